@@ -52,11 +52,7 @@ command(main)
     ("words", "code", "lines"),
     [
         ((), 2, ["error: x.pt cannot be read (it lacks 'weight'); restore the file, or check the path"]),
-        (
-            ("memory",),
-            2,
-            ["error: not enough memory (DefaultCPUAllocator: can't allocate memory); choose smaller"],
-        ),
+        (("memory",), 2, ["error: not enough memory (DefaultCPUAllocator: can't allocate memory); choose smaller"]),
         (("--traceback",), 2, ["Traceback (most recent call last):", "KeyError: 'weight'"]),
         (("defect",), 1, ["IndexError: of ours", "This is a defect of streamscope: please report it"]),
     ],

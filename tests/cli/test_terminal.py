@@ -60,26 +60,19 @@ def test_markdown_without_html() -> None:
     assert (yaml("lfa"), yaml("a: b\n- c")) == ("lfa", '"a: b\\n- c"')
 
 
-def test_runs_are_listed_with_markup_in_a_manifest(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    manifest = json.loads((run / "manifest.json").read_text())
+def test_tables_of_a_terminal(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What manifests, configurations and tables of others say is shown, not styled."""
+    manifest, config = (json.loads((run / f"{name}.json").read_text()) for name in ("manifest", "config"))
     for name in ("preset", "scale", "outcome"):
         (run / "manifest.json").write_text(json.dumps({**manifest, name: NASTY}))
         runs(["list", str(run.parent)])
-        text = capsys.readouterr().out
-        assert "[/b]x" in "".join(text.split()), "the text is shown, not styled"
-        clean(text)
+        clean(text := capsys.readouterr().out)
+        assert "[/b]x" in "".join(text.split())
         runs(["show", str(run)])
-        clean(capsys.readouterr().out)
-
-
-def test_other_tables_of_a_terminal(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    manifest = json.loads((run / "manifest.json").read_text())
-    manifest["argv"], manifest["parent"] = ["train", NASTY], {"run": NASTY}
+    manifest |= {"argv": ["train", NASTY], "parent": {"run": NASTY}}
     manifest["data"]["train"]["source"]["source"] = NASTY
     (run / "manifest.json").write_text(json.dumps(manifest))
     runs(["show", str(run)])
-    clean(capsys.readouterr().out)
-    config = json.loads((run / "config.json").read_text())
     config["model"]["name"] = NASTY
     (run / "config.json").write_text(json.dumps(config))
     manifest.pop("config_sha256")

@@ -128,18 +128,25 @@ MINE = (
     "        columns = (*HEAD, *described('x', 'x', 'u', 'what is drawn', sd='units'), *counts('units', 'units'))\n"
     "        return {'x': Table(frame, columns, missing, 'drawn')}\n"
 )
+
+
+def broken(text: str, path: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    """What the check prints of an instrument that does not keep the contract."""
+    path.write_text(text)
+    with pytest.raises(SystemExit) as end:
+        check([str(path)])
+    assert end.value.code == 1
+    return capsys.readouterr().out
+
+
 DRAWN = "    from streamscope.instruments.figures import HeadMap\n    figures = (HeadMap('x'), HeadMap('y'))\n"
 
 
 def test_what_is_broken_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """An instrument that draws anew at every call, says nothing of its option, has no figure and no planted case."""
-    (tmp_path / "mine.py").write_text(MINE)
-    with pytest.raises(SystemExit) as end:
-        check([str(tmp_path / "mine.py")])
-    out = capsys.readouterr().out
-    assert end.value.code == 1
-    broken = {line.split()[1].rstrip(":") for line in out.splitlines() if line.startswith("broken")}
-    assert broken >= {"options", "repeated", "figures", "planted"}
+    out = broken(MINE, tmp_path / "mine.py", capsys)
+    checks = {line.split()[1].rstrip(":") for line in out.splitlines() if line.startswith("broken")}
+    assert checks >= {"options", "repeated", "figures", "planted"}
     assert 'option k has no """docstring"""' in out and "planted names no test" in out
 
 
@@ -154,10 +161,7 @@ def test_tests_of_streamscope_itself_are_not_asked_of_an_installation(
     assert len(kept) == len(CHECKS) - 1 and all(line.startswith("kept") and line.endswith(".") for line in kept)
     where = "is in a clone of the repository, not in this installation"
     assert last == f"left out planted: {INSTRUMENTS['picture'].planted} {where}"
-    (tmp_path / "mine.py").write_text(MINE)
-    with pytest.raises(SystemExit):
-        check([str(tmp_path / "mine.py")])
-    assert "planted names no test" in capsys.readouterr().out
+    assert "planted names no test" in broken(MINE, tmp_path / "mine.py", capsys)
 
 
 @pytest.mark.parametrize(
@@ -173,10 +177,7 @@ def test_what_cannot_be_measured_is_one_line(
     old: str, new: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert old in MINE
-    (tmp_path / "mine.py").write_text(MINE.replace(old, new))
-    with pytest.raises(SystemExit) as end:
-        check([str(tmp_path / "mine.py")])
-    assert (end.value.code, capsys.readouterr().out) == (1, f"broken  measured: {said}\n")
+    assert broken(MINE.replace(old, new), tmp_path / "mine.py", capsys) == f"broken  measured: {said}\n"
 
 
 def test_what_is_easily_overlooked_is_noted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -185,10 +186,8 @@ def test_what_is_easily_overlooked_is_noted(tmp_path: Path, capsys: pytest.Captu
     columns = "note    columns of table x without any value in it: x, x_sd, x_low, x_high"
     for size, notes in (("0.0", [f"{figures}x, y", columns]), ("1.0", [f"{figures}y"])):
         text = MINE.replace("total=total, size=1.0", f"total={size} * total, size={size}")
-        (path := tmp_path / f"mine{size[0]}.py").write_text(text.replace("    k: int", f"{DRAWN}    k: int"))
-        with pytest.raises(SystemExit):
-            check([str(path)])
-        assert [line for line in capsys.readouterr().out.splitlines() if line.startswith("note")] == notes
+        out = broken(text.replace("    k: int", f"{DRAWN}    k: int"), tmp_path / f"mine{size[0]}.py", capsys)
+        assert [line for line in out.splitlines() if line.startswith("note")] == notes
 
 
 def test_data_come_with_their_defaults(tmp_path: Path) -> None:

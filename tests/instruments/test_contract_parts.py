@@ -9,7 +9,7 @@ import shutil
 import sys
 from collections.abc import Iterator
 from copy import copy
-from dataclasses import make_dataclass, replace
+from dataclasses import dataclass, make_dataclass, replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Annotated, Any
@@ -36,7 +36,7 @@ from streamscope.instruments.contract import (
 )
 from streamscope.instruments.data import Data, Documents, Labels, Opened, Prompts
 from streamscope.instruments.figures import HeadMap
-from streamscope.instruments.observations import Contrast, Measure, Observations
+from streamscope.instruments.observations import Measure
 from streamscope.instruments.open_data import open_data
 from streamscope.instruments.registry import REGISTERED, discover, named
 from streamscope.instruments.result import Result
@@ -69,14 +69,11 @@ class Mine(Instrument):
     """Either."""
 
     def observe(self, model: Any, data: Any, progress: Any) -> InstrumentData:
-        heads: list[str] = ["a"]
-        cells = pd.DataFrame({"head": heads})
+        seen = InstrumentData(about={"left": data[Given].like, "model": "renamed"}, arrays={"x": np.ones(2)})
         units = pd.DataFrame({"unit": list(progress("abc")), "cluster": list("abc")})
-        block = Observations(measure=Measure(name="v", unit="nats", resolution=1e-9), cells=cells, units=units,
-                             total=np.array([[1.0, 2.0, 3.0]]), size=1.0)  # fmt: skip
-        opened = data[Given]
-        made = [Contrast(quantity="v", weights={0: 1.0}, labels={"head": "a"})]
-        return InstrumentData({"v": block}, {"v": made}, {"left": opened.like, "model": "renamed"}, {"x": np.ones(2)})
+        measure = Measure(name="v", unit="nats", resolution=1e-9)
+        seen.add(measure, pd.DataFrame({"head": ["a"]}), units, np.array([[1.0, 2.0, 3.0]]))
+        return seen
 
     def tables(self, seen: InstrumentData, estimates: Any) -> dict[str, Table]:
         frame, missing = estimates["v"].wide(["head"])
@@ -128,21 +125,14 @@ def test_options_become_what_they_mean() -> None:
     assert MINE(name_or_path=Path("a")).name_or_path == Path("a") and MINE(where=None).where is None
     for given, line in (
         ({"k": "2"}, "^k: input should be a valid integer, got '2'$"),
-        ({"k": True}, "^k: input should be a valid integer, got True$"),
         ({"k": 0}, "^k must be at least 1, got 0$"),
         ({"scales": (0.5, -1.0)}, "^scales must be at least 0, got -1"),
         ({"scales": "1"}, r"^scales: input should be a valid number, got \('1',\)$"),
         ({"heads": {"a"}}, r"^heads: input should be a valid tuple, got \{'a'\}$"),
-        ({"where": 3}, "^where: .*got 3$"),
-        ({"name_or_path": 3}, "^name_or_path: input should be a valid string, got 3$"),
         ({"scales": (float("nan"),)}, "^scales must be .*got nan$"),
     ):
         with pytest.raises(InputError, match=line):
             MINE(**given)
-    with pytest.raises(AttributeError):
-        made.k = 5  # type: ignore[misc]
-    with pytest.raises(TypeError):
-        MINE(("all",))  # type: ignore[call-arg]
 
 
 def test_options_that_were_typed_into_a_shell_have_no_source_to_read() -> None:
@@ -151,8 +141,9 @@ def test_options_that_were_typed_into_a_shell_have_no_source_to_read() -> None:
         assert options_of(typed) == [("j", 1, "")]
 
 
+@dataclass(frozen=True, kw_only=True)
 class Half_Said(Instrument):
-    """Some options say what they are."""
+    """Some options say what they are, and so they do where they are inherited."""
 
     a: int = 1
     b: int = 2
@@ -161,9 +152,6 @@ class Half_Said(Instrument):
     """About c,
     in two lines."""
     d: int = 4
-
-    def observe(self, model: Any, data: Any, progress: Any) -> InstrumentData:
-        raise NotImplementedError
 
 
 def test_what_an_option_means_stands_right_below_it() -> None:
@@ -180,13 +168,12 @@ y"""
         e: int = 5
         """About e."""
 
-    half, margin, more = (instrument(f"said{i}")(cls) for i, cls in enumerate((Half_Said, Margin, More)))
-    for i in range(3):
-        REGISTERED.pop(f"said{i}")
-    said = {"a": "", "b": "About b: not about a.", "c": "About c, in two lines.", "d": ""}
-    assert {name: meaning for name, _, meaning in options_of(half)} == said
+    margin, more = (instrument(cls.__name__)(cls) for cls in (Margin, More))
+    for cls in (Margin, More):
+        REGISTERED.pop(cls.__name__)
     assert options_of(margin) == [("a", "x\ny", "About a.")]
-    assert {name: meaning for name, _, meaning in options_of(more)} == {**said, "e": "About e."}, "inherited ones too"
+    assert {name: meaning for name, _, meaning in options_of(more)} == {
+        "a": "", "b": "About b: not about a.", "c": "About c, in two lines.", "d": "", "e": "About e."}  # fmt: skip
 
 
 def test_data_are_opened_once_and_when_they_are_asked_for(opened: list[Any]) -> None:
@@ -229,14 +216,6 @@ def test_what_a_result_says_of_itself() -> None:
     assert list(found.blocks) == list(found.contrasts) == ["v"]
     control = MINE().measure(Plain(), like=Opened("run", [OpenGiven(kind=Given, model="run")]))
     assert control.about["left"] == "run"
-
-    class Lost(MINE):  # type: ignore[misc, valid-type]
-        def observe(self, *given: Any) -> InstrumentData:
-            seen = super().observe(*given)
-            return InstrumentData(seen.blocks, {"w": []})
-
-    with pytest.raises(TypeError, match=r"^mine: blocks \['v'\], but contrasts of \['w'\]$"):
-        Lost().measure(Plain())
 
 
 def test_what_is_not_given_of_data_is_the_default_of_the_instrument() -> None:
@@ -330,20 +309,34 @@ def folder(path: Path, **more: Any) -> Path:
     return path
 
 
-def test_seeds_share_a_recipe_and_snapshots_know_their_step(tmp_path: Path) -> None:
+def recipe(model: Any) -> str:
+    return str(recipe_of(model)["recipe"])
+
+
+def test_seeds_share_a_recipe_and_other_models_do_not() -> None:
     one, other = build("lfa", "tiny", seed=0), build("lfa", "tiny", seed=1)
-    recipe = recipe_of(one)
-    assert recipe == recipe_of(other) and set(recipe) == {"recipe", "step"} and recipe["step"] is None
-    assert len(recipe["recipe"]) == 16 and int(recipe["recipe"], 16) >= 0
-    assert recipe_of(build("lfa", "tiny", n_layers=1)) != recipe != recipe_of(build("pls", "tiny"))
+    seeds = recipe_of(one)
+    assert seeds == recipe_of(other) and set(seeds) == {"recipe", "step"} and seeds["step"] is None
     other.tokenizer = SimpleNamespace(sha256="abc")  # type: ignore[assignment]
-    assert recipe_of(other)["recipe"] != recipe["recipe"], "another tokenizer is another recipe"
+    others = (other, build("lfa", "tiny", n_layers=1), build("pls", "tiny"))
+    assert len({recipe(model) for model in (one, *others)}) == 4
     assert recipe_of(Plain()) == {"recipe": "Plain", "step": None}
+    sizes = make_dataclass("Sizes", [("name", str), ("n_layers", int)], frozen=True)
+
+    def bridged(name: str = "bloom", n_layers: int = 2, words: str = "ab") -> str:
+        return recipe(SimpleNamespace(config=sizes(name, n_layers), tokenizer=SimpleNamespace(sha256=words)))
+
+    assert bridged() == bridged() and len({bridged(), bridged("opt"), bridged(n_layers=3), bridged(words="cd")}) == 4
+
+
+def test_snapshots_know_their_step_and_what_they_were_trained_on(tmp_path: Path) -> None:
+    one = build("lfa", "tiny")
+    usual = recipe_of(one)
     one.run = tmp_path / "ended"
-    assert recipe_of(one) == recipe
+    assert recipe_of(one) == usual
     plain = folder(tmp_path / "plain")
     one.run = SnapshotPath(f"{plain}@8")
-    assert recipe_of(one) == {**recipe, "step": 8, "training": str(plain)}, "on what it was trained is not known"
+    assert recipe_of(one) == {**usual, "step": 8, "training": str(plain)}, "on what it was trained is not known"
     for name, phases, tokens in (
         ("trained", None, 8 * 4 * one.config.n_ctx), ("at@home", "5:2x8,10:3x16", 5 * 2 * 8 + 3 * 3 * 16),
     ):  # fmt: skip
@@ -351,36 +344,26 @@ def test_seeds_share_a_recipe_and_snapshots_know_their_step(tmp_path: Path) -> N
         one.run = SnapshotPath(f"{trained}@8")
         found = recipe_of(one)
         assert (found["step"], found["training"], found["tokens"]) == (8, str(trained), tokens)
-        assert found["recipe"] != recipe["recipe"]
+        assert found["recipe"] != usual["recipe"]
     (trained / "config.json").write_text('{"format": 1, "model": {}, "data": {}, "training": 3}')
     with pytest.raises(InputError, match="config.json"):
         recipe_of(one)
 
 
-def test_models_in_a_bridge_are_seeds_where_family_sizes_and_words_agree() -> None:
-    sizes = make_dataclass("Sizes", [("name", str), ("n_layers", int)], frozen=True)
-
-    def recipe(name: str = "bloom", n_layers: int = 2, words: str = "ab") -> str:
-        model = SimpleNamespace(config=sizes(name, n_layers), tokenizer=SimpleNamespace(sha256=words))
-        return str(recipe_of(model)["recipe"])
-
-    assert recipe() == recipe() and len({recipe(), recipe("opt"), recipe(n_layers=3), recipe(words="cd")}) == 4
-
-
 def test_runs_that_were_trained_differently_are_other_recipes(tmp_path: Path) -> None:
     model = build("lfa", "tiny")
 
-    def recipe(name: str, data: str = "a.txt", **training: Any) -> str:
+    def trained(name: str, data: str = "a.txt", **training: Any) -> str:
         model.run = folder(tmp_path / name, data={"data": data, "valid": None}, training={"steps": 7200, **training})
-        return str(recipe_of(model)["recipe"])
+        return recipe(model)
 
-    plain = recipe("plain")
+    plain = trained("plain")
     alike: tuple[dict[str, Any], ...] = (
         {"seed": 1, "seed_weights": 1, "seed_data": 1, "seed_noise": 1},
         {"snapshots": "none", "checkpoint_every": 5, "log_every": 5}, {"weight_decay": 0.1},
     )  # fmt: skip
-    assert {recipe(f"same {i}", **one) for i, one in enumerate(alike)} == {plain}
-    assert len({plain, recipe("short", steps=200), recipe("lr", lr=1e-2), recipe("data", "b.txt")}) == 4
+    assert {trained(f"same {i}", **one) for i, one in enumerate(alike)} == {plain}
+    assert len({plain, trained("short", steps=200), trained("lr", lr=1e-2), trained("data", "b.txt")}) == 4
 
 
 def test_a_recipe_is_the_same_number_for_ever() -> None:
@@ -478,7 +461,12 @@ def test_instruments_that_cannot_be_used_are_refused_when_they_are_made() -> Non
 
 
 def test_every_room_lists_its_instruments() -> None:
-    for cls in discover().values():
+    known = discover()
+    assert list(known) == sorted(known) and named("ablate") is known["ablate"]
+    with pytest.raises(InputError, match="unknown instrument 'ablat': did you mean ablate"):
+        named("ablat")
+    for name, cls in known.items():
+        assert cls.name == name
         assert cls.__name__ in dir(importlib.import_module(".".join(cls.__module__.split(".")[:2])))
     root, listed = Path(__file__).parents[2], {cls.__module__ for cls in discover().values()}
     for room in ("probes", "interventions", "features"):
@@ -488,26 +476,6 @@ def test_every_room_lists_its_instruments() -> None:
                 assert ".".join(("streamscope", *parts)).removesuffix(".__init__") in listed
 
 
-def test_instruments_by_their_names() -> None:
-    known = discover()
-    assert list(known) == sorted(known) and all(cls.name == name for name, cls in known.items())
-    assert named("ablate") is known["ablate"]
-    with pytest.raises(InputError, match="unknown instrument 'ablat': did you mean ablate"):
-        named("ablat")
-
-
-class Bar:
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-
-    def __call__(self, steps: Any) -> Any:
-        assert self.lines, "it is said before the work"
-        return steps
-
-    def say(self, line: str) -> None:
-        self.lines.append(line)
-
-
 def test_what_will_be_undefined_everywhere_is_said_before_the_work(tmp_path: Path) -> None:
     path, labels = tmp_path / "one.jsonl", tmp_path / "mine.csv"
     row = {"clean": "Tom saw Mia. Mia saw", "corrupt": "Tom saw Mia. Anna saw", "answers": [" Tom"], "foils": [" a"]}
@@ -515,16 +483,23 @@ def test_what_will_be_undefined_everywhere_is_said_before_the_work(tmp_path: Pat
     labels.write_text("text,label\n" + "".join(f"a w{i},{i % 2}\n" for i in range(12)))
     one = "one independent case, so no value will have an interval or a test; give more"
     model, ablate = load("stories/gpt2"), Ablate(heads=("L5.H0",), draws=0)
+
+    def said(how: Instrument, data: Data, before: bool) -> list[str]:
+        lines: list[str] = []
+
+        def bar(steps: Any) -> Any:
+            assert bool(lines) == before, "it is said before the work"
+            return steps
+
+        bar.say = lines.append  # type: ignore[attr-defined]
+        how.measure(model, data, progress=bar)
+        return lines
+
     for how, data, line in (
         (ablate, Documents(max_documents=1), f"Documents: {one}"),
         (Patch(hooks=("z",), layers=("5",)), Prompts(suite=str(path)), f"Prompts: {one}"),
         (Patch(hooks=("z",), layers=("5",), threshold=99), Prompts(suite="ioi"), "no pair differs by 99 nats or more"),
         (Linear(hooks=("hook_embed",), folds=2), Labels(labels=str(labels)), "no word recurs across groups"),
     ):
-        bar = Bar()
-        how.measure(model, data, progress=bar)
-        assert bar.lines[0].startswith(line)
-    quiet = Bar()
-    quiet.lines.append("nothing")
-    ablate.measure(model, Documents(max_documents=2), progress=quiet)
-    assert quiet.lines == ["nothing"]
+        assert said(how, data, True)[0].startswith(line)
+    assert said(ablate, Documents(max_documents=2), False) == []

@@ -1,6 +1,5 @@
 """Figures that a reader understands without their page: titles, scales, texts that contrast, controls, legends."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -8,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import pytest
 from plotly.colors import sample_colorscale, unlabel_rgb
 
 from streamscope.instruments.data import Prompts
@@ -32,22 +30,18 @@ def maps(values: Any, format: str = "+.3f", unit: str = "nats", **more: Any) -> 
     return Result({"m": Table(pd.DataFrame(rows), columns, title="runs/one: 3 documents")}, about={"model": "runs/one"})
 
 
-def table_of(rows: Any, *columns: Any, names: Sequence[str] = ()) -> Result:
+def result_of(table: Table) -> Result:
+    return Result({"m": table}, about={"model": "lfa"})
+
+
+def table_of(rows: Any, *columns: Any) -> Result:
     """A result of one table; columns without a description are keys."""
-    frame = rows if isinstance(rows, pd.DataFrame) else pd.DataFrame(rows, columns=[*names])
     described = tuple(key(one, one, one) if isinstance(one, str) else one for one in columns)
-    return Result({"m": Table(frame, described, title="m")}, about={"model": "lfa"})
+    frame = rows if isinstance(rows, pd.DataFrame) else pd.DataFrame(rows, columns=[one.name for one in described])
+    return result_of(Table(frame, described, title="m"))
 
 
 V = Column(name="v", title="v", unit="nats", doc="v", format="g")
-
-
-@pytest.mark.parametrize("per_pair", [True, False])
-def test_the_figure_of_pds_says_which_mean_it_draws(per_pair: bool) -> None:
-    result = Pds(per_pair=per_pair).measure(load("stories/lfa"), Prompts(suite="stories", n=24))
-    for name in ("pds", "categories-difference"):
-        title = result.figure(name).layout.title.text.replace("<br>", " ")
-        assert ("PDS per head, mean over pairs of |last − first|" in title) == per_pair and "PDS per head" in title
 
 
 def test_the_caption_names_figure_and_model_and_ends_where_the_tools_begin() -> None:
@@ -55,8 +49,7 @@ def test_the_caption_names_figure_and_model_and_ends_where_the_tools_begin() -> 
     drawn = draw(HeadMap("v", title="What each head costs"), result)
     assert drawn.layout.title.text == "<b>What each head costs: runs/one</b><br>3 documents"
     assert draw(HeadMap("v"), result).layout.title.text.startswith("<b>Δ v: runs/one</b>")
-    table = result.table("m")
-    wordy = Result({"m": Table(table.frame, table.columns, title="word " * 60)}, about={"model": "runs/one"})
+    wordy = result_of(replace(result.table(), title="word " * 60))
     lines = draw(HeadMap("v"), wordy).layout.title.text.split("<br>")[1:]
     assert len(lines) > 1 and max(map(len, lines)) * 6 <= 860 - 230
 
@@ -148,12 +141,9 @@ def test_a_panel_of_one_measure_has_its_unit_and_its_random_controls() -> None:
         "measure", "group", Column(name="gate", title="gate", unit="factor", doc="g", format="g"),
         Column(name="delta", title="Δ", unit="units of the measure", doc="d", format="+.3f"),
     )  # fmt: skip
-    names = ("measure", "group", "gate", "delta")
     rows = [(m, "selected", gate, gate - 1) for m in ("sps", "loss") for gate in (0.0, 1.0)]
     draws = [("sps", "random", 0.0, 0.1), ("sps", "random", 0.0, 0.2), ("loss", "random", 0.0, 0.3)]
-    tables = {
-        name: table_of(data, *columns, names=names).table() for name, data in (("effects", rows), ("draws", draws))
-    }
+    tables = {name: table_of(data, *columns).table() for name, data in (("effects", rows), ("draws", draws))}
     measures = {name: SimpleNamespace(measure=SimpleNamespace(name=name, unit=unit))
                 for name, unit in (("sps", "attention"), ("loss", "nats/token"))}  # fmt: skip
     result: Any = SimpleNamespace(tables=tables, table=tables.__getitem__, blocks=measures, about={"model": "lfa"})
@@ -167,7 +157,7 @@ def test_panels_leave_no_holes_and_room_for_the_names_of_rows() -> None:
     """Five of six combinations of two columns: three and two panels, and no name of a row on its neighbour."""
     name = "a name as long as a definition"
     rows = [(a, b, name, 0.5) for a, b in ("px", "py", "qx", "qy", "rz")]
-    result = table_of(rows, "a", "b", "label", V, names=("a", "b", "label", "v"))
+    result = table_of(rows, "a", "b", "label", V)
     drawn = draw(Intervals("v", label="label", each=("a", "b")), result)
     x, y = ([axis.domain for axis in axes] for axes in (drawn.select_xaxes(), drawn.select_yaxes()))
     assert len({tuple(one) for one in y[:5]}) == 2 and len({tuple(one) for one in x[:5]}) == 3
@@ -199,8 +189,8 @@ def test_numbers_that_do_not_fit_their_cells_are_left_out() -> None:
     """Three panels of 30 layers × 3 positions: +0.000 in each cell would run into its neighbour."""
     values = np.random.default_rng(0).normal(size=(30, 9))
     kinds = np.array([["a"] * 3 + ["b"] * 3 + ["c"] * 3] * 30, object)
-    frame = maps(values, kind=kinds).table().frame
-    narrow = Result({"m": replace(maps(values, kind=kinds).table(), frame=frame.assign(index=frame["index"] % 3))})
+    table = maps(values, kind=kinds).table()
+    narrow = result_of(replace(table, frame=table.frame.assign(index=table.frame["index"] % 3)))
     for how in ({}, {"paper": True}):
         drawn = draw(HeadMap("v", each=("kind",)), narrow, **how)
         for heat in (one for one in drawn.data if one.texttemplate):
@@ -214,7 +204,7 @@ def test_maps_of_two_measures_have_a_scale_and_a_bar_each() -> None:
     values = [[0.01, -0.004, 2.5], [0.002, 0.007, -1.5]]
     rows = [(f"L{i}.H{j}", i, j, values[i][j], "nats" if j == 2 else "sps") for i in range(2) for j in range(3)]
     measured = Column(name="v", title="Δ v", unit="units of the measure", doc="v", format="+.3f")
-    mixed = table_of(rows, *HEAD, measured, "unit", names=("head", "layer", "index", "v", "unit"))
+    mixed = table_of(rows, *HEAD, measured, "unit")
     first, second = [one for one in draw(HeadMap("v", each=("unit",)), mixed).data if one.type == "heatmap"]
     assert (first.zmin, first.zmax, second.zmin, second.zmax) == (-0.004, 0.01, -1.5, 2.5)
     assert first.showscale and second.showscale
@@ -223,10 +213,7 @@ def test_maps_of_two_measures_have_a_scale_and_a_bar_each() -> None:
 
 def test_a_long_caption_takes_no_room_from_the_figure_and_wide_maps_fit_a_screen() -> None:
     table = maps([[1.0, 2.0]]).table()
-    tall = [
-        draw(HeadMap("v"), Result({"m": replace(table, title="word " * n)}, about={"model": "lfa"})).layout
-        for n in (1, 90)
-    ]
+    tall = [draw(HeadMap("v"), result_of(replace(table, title="word " * n))).layout for n in (1, 90)]
     inner = [one.height - one.margin.t for one in tall]
     assert inner[0] == inner[1] and tall[0].margin.t < tall[1].margin.t
     assert draw(HeadMap("v"), maps(np.zeros((3, 200)) + 1.0)).layout.width == 1400
@@ -243,7 +230,7 @@ def ranges(n: int) -> Result:
         Column(name="v", title="Δ v", unit="nats", doc="v", format="+.3f", interval=("low", "high")),
         *(Column(name=end, title=end, unit="nats", doc=end, format="+.3f", shown=False) for end in ("low", "high")),
     )  # fmt: skip
-    return Result({"m": Table(pd.DataFrame(rows), columns, title="3 documents")}, about={"model": "lfa"})
+    return result_of(Table(pd.DataFrame(rows), columns, title="3 documents"))
 
 
 def test_captions_explain_intervals_and_count_what_is_left_out() -> None:
@@ -257,7 +244,7 @@ def test_captions_explain_intervals_and_count_what_is_left_out() -> None:
     assert not any(" of " in text for text in few)
     assert "the 40 of 270 with the largest size" in many[0] and "the 7 of 270 lines that move the most" in many[1]
     table = ranges(5).table()
-    bare = Result({"m": replace(table, frame=table.frame.assign(low=np.nan, high=np.nan))}, about={"model": "lfa"})
+    bare = result_of(replace(table, frame=table.frame.assign(low=np.nan, high=np.nan)))
     assert "95 %" not in draw(Curve("v", by="head"), bare).layout.title.text
     assert "95 %" not in draw(HeadMap("v"), maps([[1.0, 2.0]])).layout.title.text
 
@@ -286,7 +273,7 @@ def test_a_map_of_many_pairs_names_layers() -> None:
     def layout(n: int) -> Any:
         heads = [f"L{i // 9}.H{i % 9}" for i in range(n)]
         rows = [(f"{a}+{b}", 0.1 * i) for i, a in enumerate(heads) for b in heads[:i]]
-        return draw(Matrix("v"), table_of(rows, "head", V, names=("head", "v"))).layout
+        return draw(Matrix("v"), table_of(rows, "head", V)).layout
 
     few, many = layout(12), layout(90)
     assert few.yaxis.tickmode == "linear" and few.yaxis.ticktext is None
@@ -301,19 +288,16 @@ def test_axes_of_maps_are_called_as_their_columns_and_parts_stand_by_depth() -> 
     result = table_of(frame, layer, replace(layer, name="other", title="other layer"), V)
     drawn = draw(HeadMap("v", columns="other"), result)
     assert list(drawn.data[0].x) == ["L1", "L2"] and drawn.layout.xaxis.title.text == "other layer"
+    table = maps([[0.1, 0.2]]).table()
+    columns = tuple(replace(one, title="index") if one.name == "index" else one for one in table.columns)
+    heads = draw(HeadMap("v"), result_of(replace(table, columns=columns))).layout
+    assert (heads.xaxis.title.text, heads.yaxis.title.text) == ("head", "layer"), "whatever their column is called"
     for names, order in (
         (["L18 attn", "L18.H2", "L5 mlp", "L6.H1"], ["L5 mlp", "L6.H1", "L18 attn", "L18.H2"]),
         (["L20.*", "all", "L5.H1"], ["L20.*", "all", "L5.H1"]),
     ):
         result = table_of(pd.DataFrame({"group": "a", "place": names, "v": 0.1}), "group", "place", V)
         assert list(draw(HeadMap("v", rows="group", columns="place"), result).data[0].x) == order
-
-
-def test_heads_are_heads_whatever_their_column_is_called() -> None:
-    table = maps([[0.1, 0.2]]).table()
-    columns = tuple(replace(one, title="index") if one.name == "index" else one for one in table.columns)
-    drawn = draw(HeadMap("v"), Result({"m": replace(table, columns=columns)}, about={"model": "m"}))
-    assert drawn.layout.xaxis.title.text == "head" and drawn.layout.yaxis.title.text == "layer"
 
 
 def test_titles_of_axes_fit_their_panels() -> None:
@@ -333,7 +317,7 @@ def test_upright_names_end_above_the_next_panels() -> None:
     """Names of 19 characters at the columns of a panel of two rows of panels, and the title of the axis below them."""
     names = ["possessor-possessed", *(f"L{i}" for i in range(29))]
     rows = [(k, g, "top2", n, 0.1) for k in "ab" for g in "ab" for n in names]
-    result = table_of(rows, "k", "g", "row", "part", V, names=("k", "g", "row", "part", "v"))
+    result = table_of(rows, "k", "g", "row", "part", V)
     layout = draw(HeadMap("v", rows="row", columns="part", each=("k", "g")), result).layout
     inner = layout.height - layout.margin.t - 80
     assert (layout.yaxis.domain[0] - layout.yaxis3.domain[1]) * inner >= 6 * 19 + 60
@@ -386,7 +370,7 @@ def test_rows_on_paper_have_a_line_each_and_panels_their_titles() -> None:
 
 
 def test_intervals_are_drawn_by_size_or_in_the_order_of_the_table() -> None:
-    result = table_of([("A", -1.0), ("B", -2.5)], "head", V, names=("head", "v"))
+    result = table_of([("A", -1.0), ("B", -2.5)], "head", V)
     for ranked in (True, False):  # the lowest row comes first
         drawn = draw(Intervals("v", ranked=ranked), result)
         assert list(drawn.data[0].y) == (["A", "B"] if ranked else ["B", "A"])

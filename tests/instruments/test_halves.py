@@ -5,30 +5,30 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 
 from streamscope.cli.errors import InputError
-from streamscope.instruments.contract import Instrument, InstrumentData, Progress
-from streamscope.instruments.data import Data, Documents, Labels, Opened, Prompts, Sets, Tasks, Text, Tokens
-from streamscope.instruments.observations import Measure, Observations, each, head_cells
+from streamscope.instruments.data import Data, Documents, Labels, Prompts, Sets, Tasks, Text, Tokens
+from streamscope.instruments.observations import each, estimate
 from streamscope.instruments.open_data import OpenPrompts, OpenTasks, given_prompts, open_data
 from streamscope.instruments.pool_results import compare
 from streamscope.instruments.prompts.suite import unit_of, units
-from streamscope.instruments.table import HEAD, Table, counts, quantity
 from streamscope.interventions.ablate import Ablate
 from streamscope.models.checkpoint import load
 from streamscope.probes.directions import Directions
 from streamscope.probes.pds import Pds
+from tests.instruments.estimates import block
 from tests.tiny import refused
 
 ROOT = Path(__file__).resolve().parents[2]
 KINDS = [
     Documents(max_documents=9), Tokens(max_tokens=1000), Prompts(), Prompts("stories", n=60),
-    Prompts("stories-words", n=40), Tasks(), Text(text=("a b", "c d", "e f")), Sets(), Labels(stories=100),
+    Prompts("stories-words", n=40), Tasks(), Tasks(("gender-16",)), Text(text=("a b", "c d", "e f")), Sets(),
+    Labels(stories=100),
 ]  # fmt: skip
 
 
@@ -37,37 +37,33 @@ def model() -> Any:
     return load("lfa")
 
 
-def parts(opened: Any) -> list[tuple[list[str], set[str]]]:
-    """(content of every case, clusters) of what is opened, of each task by itself."""
+def cases(data: Data, model: Any) -> list[tuple[str, Any]]:
+    """(content, cluster) of every case."""
+    opened: Any = open_data(data, model)
     if isinstance(opened, OpenTasks):
-        tasks = [(task.cases, task.cases["id"].tolist()) for task in opened.tasks]
-        return [
-            ([f"{task} {i}" for i in ids], set(cases["cluster"].map(unit_of)))
-            for task, (cases, ids) in enumerate(tasks)
-        ]
-    if hasattr(opened, "documents") or hasattr(opened, "batches"):
-        ids = [one.ids for one in opened.documents()] if hasattr(opened, "documents") else list(opened.rows())
-        return [([str(row) for row in ids], {str(row) for row in ids})]
+        rows = [(i, case) for i, task in enumerate(opened.tasks) for case in task.cases.itertuples()]
+        return [(f"{i} {case.id}", (i, unit_of(case.cluster))) for i, case in rows]
     if isinstance(opened, OpenPrompts):
         prompts = opened.aligned.prompts
-        return [([one.id for one in prompts], set(map(unit_of, units(prompts))))]
-    content = getattr(opened, "examples", None) or getattr(opened, "names", None)
-    if content is None:  # sets: text i of both is a cluster
-        content = [*opened.a.texts, *opened.b.texts]
-        return [(content, set())]
-    return [(list(map(str, content)), {getattr(one, "group", str(one)) for one in content})]
+        return [(one.id, unit_of(unit)) for one, unit in zip(prompts, units(prompts), strict=True)]
+    if hasattr(opened, "examples"):
+        return [(str(one), one.group) for one in opened.examples]
+    if hasattr(opened, "a"):  # text i of both sets is a cluster
+        content = list(zip(opened.a.texts, opened.b.texts, strict=True))
+    elif hasattr(opened, "documents"):
+        content = [one.ids for one in opened.documents()]
+    else:
+        content = opened.names if hasattr(opened, "names") else opened.rows()
+    return [(str(one), str(one)) for one in content]
 
 
 @pytest.mark.parametrize("data", KINDS, ids=lambda data: f"{type(data).__name__}-{getattr(data, 'suite', '')}")
 def test_halves_share_no_cluster_and_are_everything(model: Any, data: Data) -> None:
-    whole, first, second = (parts(open_data(one, model)) for one in (data, data.half(0), data.half(1)))
-    assert len(whole) == len(first) == len(second)
-    for (all_cases, _), (a, of_a), (b, of_b) in zip(whole, first, second, strict=True):
-        assert sorted(a + b) == sorted(all_cases) and a and b
-        assert not of_a & of_b
-        assert abs(len(a) - len(b)) <= max(2, len(all_cases) / 4)
-    again = parts(open_data(data.half(0), model))
-    assert again == first
+    whole, first, second = (cases(one, model) for one in (data, data.half(0), data.half(1)))
+    assert sorted(content for content, _ in first + second) == sorted(content for content, _ in whole)
+    assert first and second and not {cluster for _, cluster in first} & {cluster for _, cluster in second}
+    assert abs(len(first) - len(second)) <= max(2, len(whole) / 4)
+    assert cases(data.half(0), model) == first
 
 
 @pytest.mark.slow
@@ -178,45 +174,22 @@ def test_an_instrument_that_splits_by_itself_measures_a_half(model: Any) -> None
     assert (found["n_a"] == 15).all()
 
 
-@dataclass(frozen=True, kw_only=True)
-class Noise(Instrument):
-    """A number for every text and head that has nothing to do with either."""
-
-    draw: int = 0
-    name: ClassVar[str] = "noise"
-    takes: ClassVar[tuple[Data, ...]] = (Text(),)
-
-    def observe(self, model: Any, data: Opened, progress: Progress) -> InstrumentData:
-        names, cells = data[Text].names, head_cells(model)
-        texts = [name.split(":")[1] for name in names]
-        seeds = [int(hashlib.sha1(f"{self.draw} {text}".encode()).hexdigest()[:8], 16) for text in texts]
-        total = np.stack([np.random.default_rng(seed).normal(size=len(cells)) for seed in seeds], axis=1)
-
-        units = pd.DataFrame({"unit": texts, "cluster": texts})
-        measure = Measure(name="noise", unit="nothing", resolution=1e-9)
-        block = Observations(measure=measure, cells=cells, units=units, total=total, size=1.0)
-        return InstrumentData({"noise": block}, {"noise": each("noise", cells)})
-
-    def tables(self, seen: InstrumentData, estimates: Any) -> dict[str, Table]:
-        frame, missing = estimates["noise"].wide(["head", "layer", "index"])
-        return {
-            "noise": Table(
-                frame, (*HEAD, *quantity("noise", "noise", "nothing", "nothing"), *counts("a", "b")), missing
-            )
-        }
-
-
 def test_selected_and_measured_on_the_same_noise_there_is_an_effect_and_on_halves_there_is_none(model: Any) -> None:
+    """A number for every text and head that has nothing to do with either."""
     data = Text(text=tuple(f"text {i}" for i in range(60)))
+
+    def noise(part: Data, draw: int) -> pd.DataFrame:
+        texts = [name.split(":")[1] for name in open_data(part, model).names]
+        seeds = [int(hashlib.sha1(f"{draw} {text}".encode()).hexdigest()[:8], 16) for text in texts]
+        seen = block(np.stack([np.random.default_rng(seed).normal(size=36) for seed in seeds], axis=1))
+        return estimate(seen, each("noise", seen.cells)).frame
+
     found: dict[str, list[float]] = {"same": [], "halves": []}
     for draw in range(20):
-        how = Noise(draw=draw)
-        first, second, whole = (
-            how.measure(model, one).table().frame.set_index("head") for one in (data.half(0), data.half(1), data)
-        )
+        first, second, whole = (noise(part, draw) for part in (data.half(0), data.half(1), data))
         assert (first["n"] == 30).all() and (second["n"] == 30).all()
-        found["same"].append(whole["noise_p"][whole["noise"].idxmax()])
-        found["halves"].append(second["noise_p"][first["noise"].idxmax()])
+        found["same"].append(whole["p"][whole["value"].idxmax()])
+        found["halves"].append(second["p"][first["value"].idxmax()])
     rejected = {name: np.mean(np.array(p) < 0.05) for name, p in found.items()}
     assert rejected["same"] > 0.5, "the best of 36 heads is 1 − .95^18 = .6 or more by luck"
     assert rejected["halves"] <= 3 / 20, "5 % and what 20 draws leave of it (p = .02 for more)"

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 
 import pandas as pd
@@ -94,20 +95,16 @@ def test_files_of_winograd_schemas(shared_data: Path) -> None:
 
 def test_winobias_format(tmp_path: Path) -> None:
     text = WINOBIAS + "2 The guard hated [the construction worker] and told [him] about [his] cook.\n"
+    text += "7 The baker and the cook saw [the guard] and [she] smiled at the nurse.\n"
     suite = winobias(write(tmp_path, text, "anti_stereotyped_type1.txt.dev"))
-    one, two, three = suite.prompts
+    one, two, three, several = suite.prompts
     assert one.text == "The developer argued with the designer because she did not like the design."
     assert words_of(one) == {"query": "she", "target": "developer", "distractor": "designer"}
     assert (one.id, one.order) == ("anti_stereotyped_type1-1", "target_first")
     assert words_of(two) == {"query": "him", "target": "construction worker", "distractor": "guard"}
     assert words_of(three) == {"query": "his", "target": "construction worker", "distractor": "guard"}
     assert [two.id[-3:], three.id[-3:]] == ["2-1", "2-2"] and two.order == "target_last"
-
-
-def test_winobias_names_several_competitors_in_order(tmp_path: Path) -> None:
-    text = "7 The baker and the cook saw [the guard] and [she] smiled at the nurse.\n"
-    (prompt,) = winobias(write(tmp_path, text)).prompts
-    assert words_of(prompt) == {"query": "she", "target": "guard", "distractor": "baker", "distractor2": "cook"}
+    assert words_of(several) == {"query": "she", "target": "guard", "distractor": "baker", "distractor2": "cook"}
 
 
 def test_wsc273_format(tmp_path: Path) -> None:
@@ -116,22 +113,19 @@ def test_wsc273_format(tmp_path: Path) -> None:
         {"qID": "a", "sentence": "_ ran.", "option1": "A", "option2": "B", "answer": "2"},
         {"qID": "b", "sentence": "Ann ran and _ fell.", "option1": "Ann", "option2": "the moon", "answer": "1"},
         {"qID": "c", "sentence": "I saw Ann, Sue and, so, _ fell.", "option1": "ann", "option2": "Sue", "answer": "2"},
-    ]
+        {"qID": "x", "sentence": "Ann and Sue ran, so Ann met Sue and then _", "option1": "Ann", "option2": "Sue",
+         "answer": "1"},
+    ]  # fmt: skip
     suite = wsc273(write(tmp_path, "\n".join(map(json.dumps, rows))))
     assert suite.skipped == (
         ("a", "the sentence starts with the blank"),
         ("b", "the competitor is not named before the query"),
     )
-    first, last = suite.prompts
+    first, last, twice = suite.prompts
+    assert (twice.roles["target"], twice.roles["distractor"]) == ((20, 23), (28, 31)), "the last mentions"
     assert first.text == "The bag beat the box because"
     assert words_of(first) == {"query": "because", "target": "bag", "distractor": "box"}
     assert words_of(last) == {"query": "so,", "target": "Sue", "distractor": "Ann"} and last.order == "target_last"
-
-
-def test_a_candidate_named_twice_is_taken_at_its_last_mention(tmp_path: Path) -> None:
-    row = {"qID": "x", "sentence": "Ann and Sue ran, so Ann met Sue and then _", "option1": "Ann", "option2": "Sue"}
-    (prompt,) = wsc273(write(tmp_path, json.dumps({**row, "answer": "1"}))).prompts
-    assert (prompt.roles["target"], prompt.roles["distractor"]) == ((20, 23), (28, 31))
 
 
 def test_wsc285_format(tmp_path: Path) -> None:
@@ -154,14 +148,13 @@ def test_winogender_format(tmp_path: Path) -> None:
 def test_winogender_cases_of_an_occupation_are_one_unit(tmp_path: Path) -> None:
     """Twelve sentences of an occupation are two templates; participants that occupations share cross them."""
     lines = ["sentid\tsentence"]
-    for occupation, participant in (("technician", "customer"), ("cashier", "customer"), ("nurse", "patient")):
-        for who in (participant, "someone"):
-            for answer, rest in ((1, "could wait"), (0, "was almost done")):
-                for gender, word in (("male", "he"), ("female", "she"), ("neutral", "they")):
-                    mention = f"the {who}" if who != "someone" else who
-                    lines.append(
-                        f"{occupation}.{who}.{answer}.{gender}.txt\tThe {occupation} told {mention} that {word} {rest}."
-                    )
+    people = (("technician", "customer"), ("cashier", "customer"), ("nurse", "patient"))
+    answers = ((1, "could wait"), (0, "was almost done"))
+    pronouns = (("male", "he"), ("female", "she"), ("neutral", "they"))
+    for (occupation, participant), (answer, rest), (gender, word) in product(people, answers, pronouns):
+        for who, mention in ((participant, f"the {participant}"), ("someone", "someone")):
+            text = f"The {occupation} told {mention} that {word} {rest}."
+            lines.append(f"{occupation}.{who}.{answer}.{gender}.txt\t{text}")
     suite = winogender(write(tmp_path, "\n".join(lines) + "\n", "all_sentences.tsv"))
     labels = units(suite.prompts)
     assert len(labels) == 36 and [len(set(kind)) for kind in zip(*labels, strict=True)] == [3, 5]
@@ -187,13 +180,10 @@ def test_sentences_about_the_same_people_are_not_independent(tmp_path: Path) -> 
         ("designer / developer", "designer", "developer"),
         ("developer / nurse", "developer", "nurse"),
     ]
-    first = "The bag beat the box because _ is big."
+    row = json.loads(WSC273)
     rows = [
-        {"qID": "a", "sentence": first, "option1": "The bag", "option2": "the box", "answer": "1"},
-        {"qID": "b", "sentence": first.replace("big", "old"), "option1": "The bag", "option2": "the box",
-         "answer": "2"},
-        {"qID": "c", "sentence": "In the box the bag fell and _ tore.", "option1": "The box", "option2": "the bag",
-         "answer": "2"},
+        row | {"qID": "a"}, row | {"qID": "b", "sentence": row["sentence"].replace("big", "old"), "answer": "2"},
+        row | {"qID": "c", "sentence": "In the box the bag fell and _ tore.", "answer": "1"},
     ]  # fmt: skip
     schemas = wsc273(write(tmp_path, "\n".join(map(json.dumps, rows)) + "\n")).prompts
     assert len(set(units(schemas))) == 1

@@ -1,16 +1,13 @@
-"""Weights that are NaN stop every instrument with the name of the weights; nothing NaN is taken for "no such case"."""
+"""Weights that are NaN stop every instrument with the name of the weights, and infinities one that meets them."""
 
 from collections.abc import Iterator
 
-import numpy as np
-import pandas as pd
 import pytest
 import torch
 
 from streamscope.cli.errors import InputError
 from streamscope.instruments.contract import Instrument
 from streamscope.instruments.data import Documents, Text
-from streamscope.instruments.observations import Contrast, Measure, Observations, estimate
 from streamscope.instruments.registry import discover
 from streamscope.models.checkpoint import load
 from streamscope.models.hooks import Query, run
@@ -55,28 +52,6 @@ def test_a_short_prompt_does_not_hide_them(broken: StreamTransformer) -> None:
         run(broken, Query(tokens=tokens.tolist(), logits=[[4]]))
     with pytest.raises(InputError, match=f"the weights {BROKEN} are NaN"):
         run(broken, Query(tokens=tokens.tolist(), hooks=("blocks.2.attn.hook_pattern",)))
-
-
-def block(total: list[list[float]], size: list[list[float]]) -> Observations:
-    units = pd.DataFrame({"unit": ["a", "b", "c"], "cluster": ["a", "b", "c"]})
-    cells = pd.DataFrame({"head": [f"L0.H{i}" for i in range(len(total))]})
-    return Observations(measure=Measure(name="loss", unit="nats", resolution=0.0), cells=cells, units=units,
-                        total=np.array(total), size=np.array(size))  # fmt: skip
-
-
-def test_an_observation_that_is_nan_is_no_missing_case() -> None:
-    with pytest.raises(InputError, match=r"^loss of head L0.H1 at b is nan, which is no finite number: 1 of 5 values$"):
-        block([[1.0, 2.0, 3.0], [1.0, np.nan, 3.0]], [[1.0] * 3, [1.0, 1.0, 0.0]])
-
-
-def test_the_size_says_that_a_unit_is_not_in_a_cell() -> None:
-    seen = block([[1.0, 2.0, 3.0], [1.0, np.nan, 0.0]], [[1.0] * 3, [1.0, 0.0, 0.0]])
-    assert seen.inside.tolist() == [[True] * 3, [True, False, False]]
-    assert np.isnan(seen.total[1, 1:]).all() and len(seen.frame()) == 4
-    found = estimate(seen, [Contrast(quantity="both", weights={0: 1.0, 1: -1.0})]).frame.iloc[0]
-    assert found["n"] == 1 and found["value"] == 0.0
-    with pytest.raises(InputError, match="has a total, but the size 0"):
-        block([[1.0, 2.0, 3.0]], [[1.0, 1.0, 0.0]])
 
 
 def test_an_infinity_behind_the_streams_is_no_probability() -> None:

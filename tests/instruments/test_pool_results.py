@@ -1,6 +1,9 @@
 """Several results as one: what the tables say of themselves, three runs, long tables, what an instrument adds."""
 
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -9,6 +12,7 @@ import pytest
 
 from streamscope.cli.errors import InputError
 from streamscope.instruments import pool_results as module
+from streamscope.instruments.figures import Curve, HeadMap
 from streamscope.instruments.observations import Contrast, Measure, Observations, estimate
 from streamscope.instruments.pool_results import compare, pool_results
 from streamscope.instruments.result import Result
@@ -57,6 +61,21 @@ def test_a_comparison_is_described_as_the_table_of_its_block() -> None:
     assert table.frame["value_difference"].tolist() == [2.5, 7.5]
 
 
+def test_a_control_stands_beside_its_run() -> None:
+    one, other = result(2.0), result(1.0, "c")
+    both = compare(one, other)
+    assert both.tables["size-control"].title == "m minus c: size of heads; 95 % over what both were measured on"
+    assert compare(one, one).tables["size-control"].title.startswith("m minus m, control: size of heads;")
+    assert both.about["control"] == other.about and both.about["instrument"] == "none"
+    assert list(both.blocks) == list(both.contrasts) == ["size", "speed", "control-size", "control-speed"]
+    with pytest.raises(InputError, match="^the control has no observations 'size': measure it with the same options$"):
+        compare(one, replace(other, blocks={}, contrasts={}))
+    line = "^a run and its control must be measured by one instrument with the same options$"
+    for about in ({"instrument": "stairs"}, {"options": {"up": True}}):
+        with pytest.raises(InputError, match=line):
+            compare(one, replace(other, about={**other.about, **about}))
+
+
 def test_what_is_missing_in_the_run_or_its_control_is_missing_beside_it_and_in_the_mean() -> None:
     whole = result(1.0, "c")
     for run, control in ((result(2.0, lost=(1,)), whole), (result(2.0), result(1.0, "c", lost=(1,)))):
@@ -77,24 +96,65 @@ def test_a_table_that_only_some_runs_have_is_kept_in_any_order() -> None:
         assert gates.frame["run"].tolist() == ["b", "b"] and gates.title == "gates of 1 of 2 runs: b"
 
 
-def test_means_over_snapshots_are_of_what_every_step_has() -> None:
-    def at(name: str, step: int, *, ranked: bool = False) -> Result:
-        one = result(1.0 + step, f"{name} (runs/{name}@{step})", step=step)
-        made = {k: [replace(c, labels={**c.labels, "head": name}) for c in v] for k, v in one.contrasts.items()}
-        return replace(one, contrasts={**one.contrasts, "size": made["size"]}) if ranked else one
+def snapshot(level: float, run: str, step: int, **about: Any) -> Result:
+    return result(level, f"{run} (runs/{run}@{step})", step=step, **about)
 
-    whole = pool_results([at(name, step, ranked=step == 8) for name in "ab" for step in (0, 8)])
-    assert whole.about["no_mean"] == "" and list(whole.tables) == ["size", "speed", "speed-runs"]
-    same = pool_results([at(name, step) for name in "ab" for step in (0, 8)])
-    means = same.tables["speed-runs"]
-    assert means.frame["step"].tolist() == [0, 0, 8, 8] and means.frame["value"].tolist() == [2.5, 7.5, 22.5, 67.5]
-    assert means.title == "mean over 2 runs of speed of heads; runs are the units"
-    assert "tokens" not in means.frame and "tokens" not in same.tables["size"].frame
+
+def other_heads(one: Result) -> Result:
+    """As if heads had been ranked anew in the first table: they are named after the run."""
+    heads = [replace(c, labels={**c.labels, "head": one.about["model"]}) for c in one.contrasts["size"]]
+    return replace(one, contrasts={**one.contrasts, "size": heads})
+
+
+def test_snapshots_are_one_table_and_a_curve_with_means_at_every_step(tmp_path: Path) -> None:
+    each = [
+        replace(snapshot(1.0 + step * slope, run, step), figures=(HeadMap("value", "size"),))
+        for run, slope in (("a", 1), ("b", 3)) for step in (0, 4, 300)
+    ]  # fmt: skip
+    whole = pool_results(each)
+    frame = whole.table().frame
+    assert frame.columns[:3].tolist() == ["run", "step", "head"] and "tokens" not in frame
+    assert frame["run"].unique().tolist() == ["a (runs/a)", "b (runs/b)"]
+    assert frame["step"].tolist() == [0, 0, 4, 4, 300, 300] * 2
+    assert whole.table().title == "size of 2 runs: a (runs/a), b (runs/b), 3 snapshots"
+    means = whole.tables["size-runs"]
+    assert means.title == "mean over 2 runs of size of heads; runs are the units"
+    assert means.frame["step"].tolist() == [0, 0, 4, 4, 300, 300] and set(means.frame["n"]) == {2}
+    assert means.frame["value"].tolist() == [2.5 * level for level in (1, 3, 9, 27, 601, 1803)]
+    assert "tokens" not in means.frame
+    assert isinstance(whole.figures[0], Curve) and (whole.figures[0].x, whole.figures[0].by) == ("step", "head")
+    drawn = whole.figure()
+    lines = [trace for trace in drawn.data if trace.mode == "lines+markers"]
+    assert len(lines) == 4, "two heads in a panel for each run"
+    assert lines[0].x.tolist() == [0.5, 4, 300] and drawn.layout.xaxis.type == "log", "0 has a place on the axis"
+    whole.save(tmp_path / "w.parquet")
+    assert Result.load(tmp_path / "w.parquet").about["over_steps"]
+
+    with pytest.raises(InputError, match="is there twice"):
+        pool_results([each[0], each[0]])
+    some = pool_results(each[:4])
+    assert some.about["no_mean"] == "no mean over runs: they were not all measured at the same steps"
+    assert "size-runs" not in some.tables
+    alone = pool_results(each[:3])
+    assert alone.about["no_mean"] == "" and alone.table().title == "size of a (runs/a), 3 snapshots"
+    ranked = [other_heads(one) if one.about["step"] == 4 else one for one in each]
+    for runs in (ranked, [result(1.0, "a"), other_heads(result(2.0, "b"))]):
+        assert {"size-runs", "speed-runs"} & set(pool_results(runs).tables) == {"speed-runs"}
+
+
+def test_seeds_beside_controls_are_means_of_the_differences() -> None:
+    each = [compare(result(level, f"m{level}"), result(1.0, "c")) for level in (3.0, 4.0, 8.0)]
+    row = pool_results(each).tables["size-runs"].frame.set_index("head").loc["A"]
+    differences = 2.5 * np.array([2.0, 3.0, 7.0])
+    half = 4.302652729749462 * differences.std(ddof=1) / np.sqrt(3)  # t of 2 degrees of freedom
+    assert (row["value_run"], row["value_control"]) == pytest.approx((2.5 * 5, 2.5))
+    assert row["value_difference"] == pytest.approx(differences.mean())
+    assert row["value_difference_high"] == pytest.approx(differences.mean() + half)
 
 
 def test_snapshots_of_trainings_on_text_say_how_many_tokens_were_seen() -> None:
     def at(name: str, step: int) -> Result:
-        return result(1.0, f"{name} (runs/{name}@{step})", step=step, tokens=512 * step)
+        return snapshot(1.0, name, step, tokens=512 * step)
 
     whole = pool_results([at(name, step) for name in "ab" for step in (0, 8)])
     frame = whole.tables["size"].frame
@@ -172,8 +232,6 @@ def test_reasons_stay_with_their_rows_in_three_runs() -> None:
     assert share.format == "+.4f" and share.interval == ("percent_low", "percent_high")
     assert "percent_p" not in means.frame and means.column("n").unit == "runs"
     assert means.frame["percent"].tolist() == [5.0, 15.0]
-    half = 4.302652729749462 * 2.5 / np.sqrt(3)  # t of 2 degrees of freedom; the runs' means are 2.5, 5, 7.5
-    assert means.frame["percent_high"][0] == pytest.approx(5.0 + half)
 
 
 def test_long_tables_stay_one_for_each_run_and_hide_nothing_else() -> None:
@@ -195,8 +253,19 @@ def test_why_there_is_no_mean() -> None:
 
     first, other = result(1.0, "a"), result(2.0, "b")
     same = [result(1.0, name, checkpoint=weights) for name, weights in (("a", "A"), ("b", "B"), ("a", "A"))]
+    usual = {"dtype": "float32", "autocast": None, "hooked_at": [], "edited_at": []}
+    alike = result(1.0, "a", **usual)
     fewer = replace(other, blocks={"size": other.blocks["size"]}, contrasts={"size": other.contrasts["size"]})
-    assert said(first, other) == said(*same[:2]) == ""
+    assert said(first, other) == said(*same[:2]) == said(alike, result(2.0, "b", **usual)) == ""
+    for about, why in (
+        ({"dtype": "bfloat16"}, "weights of float32 and bfloat16"), ({"hooked_at": ["blocks.0"]}, "hooks of yours at"),
+        ({"edited_at": ["blocks.0"]}, "edits at"), ({"autocast": "bfloat16"}, "autocast to None and bfloat16"),
+    ):  # fmt: skip
+        changed = result(2.0, "b", **{**usual, **about})
+        assert why in said(alike, changed)
+        if "dtype" in about or "autocast" in about:
+            with pytest.raises(InputError, match="measure both alike"):
+                compare(alike, changed)
     for runs, why in (
         ((first, result(2.0, "b", recipe="other")), "in preset, configuration, tokenizer, training or data"),
         (same, "no mean over runs: two of them have the same weights; give each run once"),
@@ -217,49 +286,18 @@ def test_why_there_is_no_mean() -> None:
             pool_results([first, wrong])
 
 
-def test_runs_with_other_rows_have_no_mean_where_they_differ_and_one_elsewhere() -> None:
-    other = result(2.0, "b")
-    ranked = [replace(c, labels={**c.labels, "head": "C"}) for c in other.contrasts["size"]]
-    found = pool_results([result(1.0, "a"), replace(other, contrasts={**other.contrasts, "size": ranked})])
-    assert "size-runs" not in found.tables and found.tables["speed-runs"].frame["value"].tolist() == [3.75, 11.25]
-
-
 def test_an_instrument_adds_its_own_to_comparisons_and_to_several_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    def one_row(name: str, value: float) -> Table:
-        column = Column(name=name, title=name, unit="runs", doc=name, format=".0f")
-        return Table(pd.DataFrame({name: [value]}), (column,), title=name)
+    def table(name: str, *results: Result) -> dict[str, Table]:
+        """A row for each result: its first value, and how many it has."""
+        rows = [(one.table().frame["value"][0], len(one.table().frame)) for one in results]
+        columns = (key("first", "first", "its first value"), key("rows", "rows", "how many rows"))
+        return {name: Table(pd.DataFrame(rows, columns=["first", "rows"]), columns, title=name)}
 
-    class Own:
-        """What it adds are the levels it is told of."""
-
-        @classmethod
-        def control_tables(cls, run: Result, control: Result) -> dict[str, Table]:
-            return {"ratio": one_row("ratio", run.table().frame["value"][0] / control.table().frame["value"][0])}
-
-        @classmethod
-        def relate(cls, whole: Result) -> dict[str, Table]:
-            return {"rows": one_row("rows", float(len(whole.table().frame)))}
-
-    monkeypatch.setattr(module, "discover", lambda: {"none": Own})
+    own = SimpleNamespace(control_tables=partial(table, "both"), relate=partial(table, "whole"))
+    monkeypatch.setattr(module, "discover", lambda: {"none": own})
     a, b = result(6.0, "a"), result(2.0, "b")
     both = compare(a, b)
-    assert both.tables["ratio"].frame["ratio"].tolist() == [3.0] and "size-control" in both.tables
+    assert both.tables["both"].frame["first"].tolist() == [15.0, 5.0] and "size-control" in both.tables
     whole = pool_results([a, b])
-    assert whole.tables["rows"].frame["rows"].tolist() == [4.0] and list(whole.tables)[:2] == ["size", "speed"]
+    assert whole.tables["whole"].frame["rows"].tolist() == [4] and list(whole.tables)[:2] == ["size", "speed"]
     assert pool_results([a]) is a
-
-
-@pytest.mark.parametrize(
-    ("about", "said"),
-    [({"dtype": "bfloat16"}, "weights of float32 and bfloat16"), ({"hooked_at": ["blocks.0"]}, "hooks of yours at"),
-     ({"edited_at": ["blocks.0"]}, "edits at"), ({"autocast": "bfloat16"}, "autocast to None and bfloat16")],
-)  # fmt: skip
-def test_runs_that_were_not_measured_alike_have_no_mean(about: dict[str, Any], said: str) -> None:
-    usual = {"dtype": "float32", "autocast": None, "hooked_at": [], "edited_at": []}
-    both = [result(1.0, "a", **usual), result(2.0, "b", **{**usual, **about})]
-    whole = pool_results(both)
-    assert "size-runs" not in whole.tables and said in whole.about["no_mean"]
-    assert "size-runs" in pool_results([result(1.0, "a", **usual), result(2.0, "b", **usual)]).tables
-    if "dtype" in about or "autocast" in about:
-        with pytest.raises(InputError, match="measure both alike"):
-            compare(*both)

@@ -15,7 +15,7 @@ from streamscope.cli.errors import InputError
 from streamscope.instruments.figures import HeadMap
 from streamscope.instruments.observations import Contrast, Measure, Observations
 from streamscope.instruments.registry import discover
-from streamscope.instruments.result import FORMAT, OVER, Result, check_out
+from streamscope.instruments.result import FORMAT, Result, check_out
 from streamscope.instruments.table import HEAD, Column, LongTable, Table, described, key
 from streamscope.models.tensors import read_tensors
 from tests.tiny import refused
@@ -184,16 +184,6 @@ def test_a_disk_that_fails_is_one_line(error: Exception, tmp_path: Path, monkeyp
     assert list(Result.load(path).tables) == ["one", "more"]
 
 
-@pytest.mark.parametrize("suffix", [".parquet", ".csv"])
-def test_the_figure_lies_beside(suffix: str, tmp_path: Path) -> None:
-    frame = pd.DataFrame({"head": ["L0.H0", "L0.H1"], "layer": 0, "index": [0, 1], "v": [1.0, 2.0]})
-    columns = (*HEAD, Column(name="v", title="v", unit="nats", doc="v", format=".2f"))
-    result = Result({"m": Table(frame, columns)}, figures=(HeadMap("v"),))
-    written = result.save(tmp_path / f"r{suffix}", figure=str(tmp_path / "f.html"))
-    assert written[-1] == tmp_path / "f.html" and "v [nats]" in written[-1].read_text()
-    assert {one.name for one in tmp_path.iterdir()} == {one.name for one in written}
-
-
 def test_where_a_table_can_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     named = f"a table is parquet or CSV, name it {tmp_path / 'x.parquet'} or .csv$"
@@ -237,13 +227,6 @@ def test_tables_by_their_names(monkeypatch: pytest.MonkeyPatch) -> None:
             call()
 
 
-def test_only_snapshots_are_drawn_over_steps() -> None:
-    columns = (key("run", "run", "a run"), key("step", "step", "a step", "steps", "d"), *COLUMNS)
-    steps = replace(table(), frame=table().frame.assign(run="a", step=[0, 4]), columns=columns)
-    counts = [len(Result({"m": steps}, figures=(HeadMap("v"),), about=about).figures) for about in ({}, {OVER: True})]
-    assert counts == [1, 2]
-
-
 def test_names_of_tables_that_cannot_be_files(tmp_path: Path) -> None:
     for name in ("a/b", "", ".", "..", "observations"):
         with pytest.raises(InputError, match=f"^a table called {name!r} cannot be a file; name it otherwise$"):
@@ -259,7 +242,6 @@ def test_a_long_table_keeps_its_title_and_length_and_its_numbers_plain(tmp_path:
     Result({"rows": LongTable.of([texts], columns)}).save(tmp_path / "s.parquet")
     read = Result.load(tmp_path / "r.parquet").table()
     assert isinstance(read, LongTable) and (read.title, read.most, read.columns) == ("many", 3, columns)
-    assert read.caption() == "many; the first 3 of 100 rows" and len(read.rows()) == 3
     for name in ("r", "s"):
         group = pq.read_metadata(tmp_path / f"{name}.parquet").row_group(0)
         coded = [any("DICTIONARY" in e for e in group.column(i).encodings) for i in (0, 1)]

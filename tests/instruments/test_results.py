@@ -1,4 +1,4 @@
-"""The contract itself, on an instrument made here: estimates, tables, files, several runs, snapshots, bad input."""
+"""Tables and results as text, HTML, CSV and figures, and what a terminal or a notebook shows meanwhile."""
 
 import io
 import re
@@ -16,138 +16,24 @@ from rich.console import Console
 
 from streamscope.cli.errors import InputError
 from streamscope.instruments.command import finish, progress_bar, signs_of_life
-from streamscope.instruments.contract import Instrument, InstrumentData, instrument, notebook_bar, say
-from streamscope.instruments.data import Documents, Prompts
-from streamscope.instruments.figures import Curve, HeadMap, check_figure
-from streamscope.instruments.observations import Contrast, Measure, Observations
-from streamscope.instruments.pool_results import compare, pool_results
-from streamscope.instruments.registry import REGISTERED
+from streamscope.instruments.contract import notebook_bar, say
+from streamscope.instruments.data import Documents
+from streamscope.instruments.figures import Intervals, check_figure
 from streamscope.instruments.result import Result
 from streamscope.instruments.table import (
     LONGEST,
     Column,
     LongTable,
     Table,
-    counts,
     descending,
     described,
     key,
-    quantity,
+    mark,
     with_reasons,
 )
 from streamscope.interventions.ablate import Ablate
+from tests.instruments.estimates import block
 from tests.tiny import refused
-
-
-@instrument("steps", Prompts())
-class Steps(Instrument):
-    """How long each head's planted value is; for the tests of the contract."""
-
-    up: bool = False
-    """Values grow."""
-    figures = (HeadMap("value"),)
-
-    def observe(self, model: Any, data: Any, progress: Any) -> InstrumentData:
-        cells = pd.DataFrame({"head": ["L0.H0", "L0.H1"], "layer": 0, "index": [0, 1]})
-        units = pd.DataFrame({"unit": list("abcd"), "cluster": list("abcd")})
-        total = model.level * np.array([[1.0, 2.0, 3.0, 4.0], [1.0, 1.0, 1.0, 1.0]])
-        block = Observations(measure=Measure(name="v", unit="steps", resolution=1e-9), cells=cells, units=units,
-                             total=total * (2 if self.up else 1), size=np.ones(1))  # fmt: skip
-        rows = [Contrast(quantity="value", weights={i: 1.0}, labels=dict(cells.iloc[i])) for i in range(2)]
-        return InstrumentData({"v": block}, {"v": rows})
-
-    def tables(self, seen: InstrumentData, estimates: Any) -> dict[str, Table]:
-        frame, missing = estimates["v"].wide(["head", "layer", "index"])
-        columns = (
-            key("head", "head", "its name"), key("layer", "layer", "its layer", "layer", "d"),
-            key("index", "index", "its place", "head", "d"), *quantity("value", "value", "steps", "the planted value"),
-            *counts("letters", "letters"),
-        )  # fmt: skip
-        return {"main": Table(frame, columns, missing, "planted [/b] title")}
-
-
-REGISTERED.pop("steps")
-
-
-class Nobody:
-    """A model that is not asked anything."""
-
-    def __init__(self, level: float = 1.0) -> None:
-        self.level = level
-
-
-class Twice(Nobody):
-    """Another recipe."""
-
-
-def test_what_was_planted_comes_out() -> None:
-    table = Steps().measure(Nobody()).table()
-    assert table.frame["value"].tolist() == [2.5, 1.0]
-    assert table.missing[1, "value_p"] == "the same in every independent case"
-    assert "| L0.H0 | 0 | 0 | +2.5000 (+0." in table.markdown()
-    table.print()  # markup in a title breaks nothing
-
-
-def at_step(level: float, run: str, step: int) -> Result:
-    """What was measured, as if of a snapshot."""
-    one = Steps().measure(Nobody(level))
-    return replace(one, about={**one.about, "model": f"lfa (runs/{run}@{step})", "step": step})
-
-
-def test_snapshots_are_one_table_and_a_curve_with_means_at_every_step(tmp_path: Path) -> None:
-    each = [at_step(1.0 + step * slope, run, step) for run, slope in (("a", 1), ("b", 3)) for step in (0, 4, 300)]
-    whole = pool_results(each)
-    frame = whole.table().frame
-    assert frame.columns[:3].tolist() == ["run", "step", "head"] and len(frame) == 12
-    assert frame["run"].unique().tolist() == ["lfa (runs/a)", "lfa (runs/b)"]
-    assert frame["step"].tolist() == [0, 0, 4, 4, 300, 300] * 2
-    assert whole.table().title == "main of 2 runs: lfa (runs/a), lfa (runs/b), 3 snapshots"
-    means = whole.tables["v-runs"].frame
-    assert means["step"].tolist() == [0, 0, 4, 4, 300, 300]
-    assert means["value"].tolist() == [2.5, 1.0, 2.5 * 9, 9.0, 2.5 * 601, 601.0] and set(means["n"]) == {2}
-    assert isinstance(whole.figures[0], Curve) and (whole.figures[0].x, whole.figures[0].by) == ("step", "head")
-    drawn = whole.figure()
-    lines = [trace for trace in drawn.data if trace.mode == "lines+markers"]
-    assert len(lines) == 4, "two heads in a panel for each run"
-    assert lines[0].x.tolist() == [0.5, 4, 300] and drawn.layout.xaxis.type == "log", "0 has a place on the axis"
-    assert whole.figure("value").data[0].type == "heatmap"
-    whole.save(tmp_path / "w.parquet")
-    assert Result.load(tmp_path / "w.parquet").about["over_steps"]
-
-    with pytest.raises(InputError, match="is there twice"):
-        pool_results([each[0], each[0]])
-    some = pool_results(each[:4])
-    assert some.about["no_mean"] == "no mean over runs: they were not all measured at the same steps"
-    assert "v-runs" not in some.tables
-    alone = pool_results(each[:3])
-    assert alone.about["no_mean"] == "" and alone.table().title == "main of lfa (runs/a), 3 snapshots"
-
-
-def test_a_control_stands_beside_its_run() -> None:
-    one, other = Steps().measure(Nobody()), Steps().measure(Twice(2.0))
-    both = compare(one, other)
-    assert both.tables["v-control"].title == "Nobody minus Twice: v; 95 % over what both were measured on"
-    assert compare(one, one).tables["v-control"].title.startswith("Nobody minus Nobody, control: v;")
-    assert both.about["control"] == other.about and both.about["instrument"] == "steps"
-    assert list(both.tables) == ["main", "v-control"] and both.figures == one.figures
-    assert list(both.blocks) == list(both.contrasts) == ["v", "control-v"]
-    with pytest.raises(InputError, match="^the control has no observations 'v': measure it with the same options$"):
-        compare(one, replace(other, blocks={}, contrasts={}))
-    line = "^a run and its control must be measured by one instrument with the same options$"
-    for about in ({"instrument": "stairs"}, {"options": {"up": True}}):
-        with pytest.raises(InputError, match=line):
-            compare(one, replace(other, about={**other.about, **about}))
-
-
-def test_seeds_beside_controls_are_means_of_the_differences() -> None:
-    control = Steps().measure(Nobody())
-    each = [compare(Steps().measure(Nobody(level)), control) for level in (3.0, 4.0, 8.0)]
-    row = pool_results(each).tables["v-runs"].frame.set_index("head").loc["L0.H0"]
-    differences = 2.5 * np.array([2.0, 3.0, 7.0])
-    half = 4.302652729749462 * differences.std(ddof=1) / np.sqrt(3)  # t of 2 degrees of freedom
-    assert (row["value_run"], row["value_control"]) == pytest.approx((2.5 * 5, 2.5))
-    assert row["value_difference"] == pytest.approx(differences.mean())
-    assert row["value_difference_high"] == pytest.approx(differences.mean() + half)
 
 
 def test_a_table_without_a_description_is_refused() -> None:
@@ -256,21 +142,17 @@ def test_of_a_long_table_the_largest_rows_are_shown() -> None:
 def test_a_result_shows_itself_as_it_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     """In a shell without a notebook: the tables, not the fields of a dataclass. Below them a line for each column of
     the main table that is shown, in order, with what it means and counts, and no other."""
-    result = Steps().measure(Nobody())
+    other = Table(pd.DataFrame({"k": ["b"]}), (key("k", "k", "of the other"),))
+    result = Result({"main": gains(), "other": other}, {"v": block(np.ones((1, 2)))})
     result.table().print(Console(width=200))
     assert repr(result.table()).split() == capsys.readouterr().out.split()
     assert str(result).startswith(repr(result.table())) and "undefined (1 row)" in repr(result)
-    assert repr(result).splitlines()[-1] == "tables: main; figures: value"
-    assert repr(result.blocks["v"]).startswith("Observations of v (") and repr(result.blocks["v"]).count("\n") == 0
+    assert repr(result.blocks["v"]) == "Observations of loss (nats/token): 1 cell × 2 units"
     finish(result, None, {})
     above, _, below = capsys.readouterr().out.partition("Columns:\n")
     shown = [one for one in result.table().columns if one.shown]
-    assert "L0.H1" in above and len(shown) < len(result.table().columns)
-    assert below.splitlines() == [f"  {one.title}: {one.doc} ({one.unit})" for one in shown]
-    assert below.splitlines()[0] == "  head: its name (name)"
-    tables = {"main": gains(), "other": Table(pd.DataFrame({"k": ["b"]}), (key("k", "k", "of the other"),))}
-    finish(Result(tables), None, {})
-    assert capsys.readouterr().out.partition("Columns:\n")[2] == gains().column_legend() + "\n"
+    assert "a|b" in above and len(shown) < len(result.table().columns)
+    assert below == "".join(f"  {one.title}: {one.doc} ({one.unit})\n" for one in shown)
 
 
 def test_a_long_table_shows_its_first_rows_and_says_so() -> None:
@@ -306,12 +188,15 @@ def test_parts_of_a_table_keep_their_reasons() -> None:
         table.column("ps")
 
 
-def test_columns_of_an_estimate() -> None:
-    more: dict[str, Any] = {"format": ".1f", "sd": "seeds", "source": "Eq. 2", "shown": False}
-    first, spread, *_, holm = columns = quantity("d", "change", "nats", "b − a", **more)
-    assert [one.name for one in columns] == ["d", "d_sd", "d_low", "d_high", "d_p", "d_p_holm"]
-    assert (first.interval, first.format, first.source, first.shown) == (("d_low", "d_high"), ".1f", "Eq. 2", False)
-    assert (spread.unit, spread.format, holm.shown) == ("nats, between seeds", ".1f", False)
+def test_marked_cells_are_missing_with_a_reason() -> None:
+    raw = pd.DataFrame({"layer": [0, 5, 5], "delta": [0.1, 0.0, 0.0], "p": [0.2, np.nan, 1]})
+    marked = mark(raw, ["delta", "p"], raw["layer"] == 5, "gating the last layer cannot change attention")
+    assert marked["undefined"].tolist() == ["", *["delta, p: gating the last layer cannot change attention"] * 2]
+    assert np.isnan(marked["delta"][1:]).all() and raw["delta"][1] == 0, "the table given is left alone"
+    once = mark(raw, ["p"], [False, True, True], "a")
+    assert mark(once, ["delta"], [True, True, False], "b")["undefined"].tolist() == [
+        "delta: b", "p: a; delta: b", "p: a",
+    ]  # fmt: skip
 
 
 def test_csv_of_a_long_table_is_its_rows(tmp_path: Path) -> None:
@@ -341,7 +226,7 @@ def test_static_figures_without_kaleido_are_refused_before_the_work(
 def test_a_figure_says_how_large_it_is(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    result, path = Steps().measure(Nobody(), Prompts()), tmp_path / "x.html"
+    result, path = Result({"main": gains()}, figures=(Intervals("gain", label="name"),)), tmp_path / "x.html"
     finish(result, None, {}, path)
     assert f"figure {path} ({path.stat().st_size / 1e6:.1f} MB, with plotly inside)" in capsys.readouterr().out
     monkeypatch.setattr("streamscope.instruments.figures.write_figure", lambda figure, path: path.touch())

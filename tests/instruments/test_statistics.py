@@ -1,6 +1,8 @@
-"""Estimates, intervals and the clustered bootstrap against hand-computed values, scipy and statsmodels."""
+"""Estimates, intervals, effect sizes, resampling and corrections against plain loops, scipy and statsmodels."""
 
+import gc
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -19,6 +21,8 @@ from streamscope.instruments.stats.estimators import (
     d_columns,
     d_of_totals,
     degrees_of_freedom,
+    holm,
+    rank_among,
     ratio,
     ratio_and_error,
     read_clusters,
@@ -26,16 +30,9 @@ from streamscope.instruments.stats.estimators import (
     statistic_interval,
 )
 from streamscope.instruments.stats.proportions import paired_proportions
-from tests.instruments.estimates import clustered_t, mean, proportion, ratio_of_sums
+from tests.instruments.estimates import clustered_t, mean, proportion
 
 RNG = np.random.default_rng(0)
-
-
-def test_mean_against_scipy() -> None:
-    x = RNG.normal(size=20)
-    low, high = stats.ttest_1samp(x, 0).confidence_interval()
-    e = mean(x)
-    assert (e.low, e.high) == pytest.approx((low, high))
 
 
 def test_unequal_clusters_against_the_sandwich_of_statsmodels() -> None:
@@ -75,15 +72,6 @@ def test_totals_over_leading_axes() -> None:
     assert counts.tolist() == [3, 1, 1]
     assert np.allclose(totals[..., 0], x[..., [0, 2, 4]].sum(-1))
     assert np.array_equal(totals[..., 1:], x[..., [1, 3]])
-
-
-def test_ratio_of_sums_by_hand() -> None:
-    """R = 10/6; e = (2, 3, 5) − (1, 2, 3) R = (1/3, −1/3, 0); Var = 3/2 · (2/9)/36."""
-    e = ratio_of_sums(np.array([2.0, 3, 5]), np.array([1.0, 2, 3]))
-    assert e.mean == pytest.approx(10 / 6)
-    half = stats.t.ppf(0.975, satterthwaite([1, 2, 3])) * np.sqrt(1.5 * (2 / 9) / 36)
-    assert (e.low, e.high) == pytest.approx((10 / 6 - half, 10 / 6 + half))
-    assert e.sd == pytest.approx(np.std([2, 1.5, 5 / 3], ddof=1))
 
 
 def test_wilson_by_hand() -> None:
@@ -315,3 +303,68 @@ def test_what_is_constant_is_so_beside_the_scale_of_the_data() -> None:
     assert constant(np.array([1.0, 1.0 + 8 * eps])) and not constant(np.array([1.0, 1.0 + 9 * eps]))
     assert not constant(np.array([0.0, 1e-13]))
     assert constant(np.zeros(3))
+
+
+def test_cohens_d_by_hand() -> None:
+    """(2, 4, 6) − (1, 2, 6): means 4 and 3, variances 4 and 7, differences 1, 2, 0 of variance 1."""
+    x1, x0 = [2, 4, 6], [1, 2, 6]
+    assert cohens_d(x1, x0) == pytest.approx(1 / np.sqrt(5.5))
+    assert cohens_d(x1, x0, "d_z") == pytest.approx(1.0)
+    assert cohens_d([2, 4, 6, 4], x0) == pytest.approx(1 / np.sqrt((8 / 3 + 7) / 2))
+
+
+def test_sign_flips_by_enumeration() -> None:
+    x = RNG.normal(0.4, 1, size=8)
+    sums = np.array([np.dot(s, x) for s in product((1, -1), repeat=8)])
+    above, below = (sums >= x.sum() - 1e-9).mean(), (sums <= x.sum() + 1e-9).mean()
+    assert sign_flip(x) == pytest.approx(min(1, 2 * min(above, below)))
+
+
+def test_sign_flips_of_clusters() -> None:
+    """A cluster flips as one: its sum is all that counts; clusters that sum to 0 change nothing."""
+    assert sign_flip([1, 2, 3, 1, 4, -4, 2, -2], list("aabbccdd")) == 0.5
+    assert sign_flip([0.0, 0.0, 0.0]) == sign_flip([0.0, 0.0, 2.0]) == 1
+
+
+def test_sign_flips_of_many_clusters_are_sampled_with_a_seed() -> None:
+    x = RNG.normal(0.3, 1, size=40)
+    one, other = sign_flip(x, seed=1), sign_flip(x, seed=2)
+    assert one == sign_flip(x, seed=1) != other == pytest.approx(one, abs=0.02)
+    assert one == pytest.approx(stats.ttest_1samp(x, 0).pvalue, abs=0.02)
+    few = sign_flip(x, resamples=99) * 100 / 2  # patterns as extreme, of 99 and the one that was seen
+    assert few == pytest.approx(round(few))
+    assert sign_flip(np.ones(13)) == 2 / 2**13, "as many as resamples are counted"
+    assert sign_flip(x) == sign_flip(x, seed=0)
+
+
+def test_rank_by_hand() -> None:
+    draws = np.arange(20.0)
+    assert rank_among(19.5, draws, alternative="greater").p == pytest.approx(1 / 21)
+    assert rank_among(19.0, draws, alternative="greater").p == pytest.approx(2 / 21)
+    tenth, same = np.array([0.1 + 0.2] * 19), 0.3  # equal but for rounding: .30000000000000004
+    assert rank_among(same, tenth, alternative="greater").p == rank_among(same, tenth).p == 1
+    assert rank_among(0.3 + 1e-9, tenth, alternative="greater").p == pytest.approx(1 / 20)
+    assert rank_among(19.5, draws).p == pytest.approx(2 / 21) == pytest.approx(rank_among(-0.5, draws).p)
+    assert rank_among(9.5, draws) == (1, pytest.approx(2 / 21))
+    assert rank_among(1.0, [0.0], alternative="greater").p_min == 1 / 2 and rank_among(1.0, [0.0]).p_min == 1
+
+
+def test_undefined_cells_are_no_tests() -> None:
+    given = np.array([[0.01, np.nan], [0.04, np.nan]])
+    found = holm(given)
+    assert np.isnan(found[:, 1]).all() and found[:, 0].tolist() == pytest.approx([0.02, 0.04])
+    assert given[0, 0] == 0.01, "what was given is left alone"
+    one = holm([0.01, None, None])  # type: ignore[list-item]
+    assert one[0] == 0.01 and np.isnan(one[1:]).all()
+    assert holm([0.7, 0.9]).max() <= 1
+
+
+def test_corrections_are_those_of_statsmodels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gc, "collect", lambda: 0)  # statsmodels collects garbage at every call
+    from statsmodels.stats.multitest import multipletests
+
+    rng = np.random.default_rng(0)
+    for size in (1, 2, 7, 36):
+        for _ in range(20):
+            p = rng.random(size).round(2)  # with ties
+            assert holm(p) == pytest.approx(multipletests(p, method="holm")[1])

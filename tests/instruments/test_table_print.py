@@ -72,7 +72,7 @@ def test_a_bare_frame_is_laid_out_alike(capsys: pytest.CaptureFixture[str], monk
 
 def test_titles_are_no_markup_and_stand_out() -> None:
     assert "┃ [red]key" in "\n".join(printed(table(k="[red]key"), 120))
-    assert printed(table(), 120, force_terminal=True)[0] == "\x1b[3ma title\x1b[0m"
+    assert printed(table("a [/b] title"), 120, force_terminal=True)[0] == "\x1b[3ma [/b] title\x1b[0m"
 
 
 def test_a_table_without_rows_is_its_head() -> None:

@@ -51,9 +51,7 @@ def model() -> Any:
 
 def prompt(name: str, text: str, answer: str | None, foil: str | None, cluster: str | None = None) -> Prompt:
     roles = {"query": (len(text) - 1, len(text))}
-    return Prompt(
-        id=name, text=text, roles=roles, category="c", cluster=cluster, coherent=answer, incoherent=foil
-    )  # fmt: skip
+    return Prompt(id=name, text=text, roles=roles, category="c", cluster=cluster, coherent=answer, incoherent=foil)
 
 
 COUNTS = {
@@ -104,21 +102,16 @@ def test_small_sets_share_no_text_with_large_ones() -> None:
 
 
 def test_an_answer_is_scored_at_its_first_differing_token_given_those_before(bpe: Tokenizer, model: Any) -> None:
-    suite = Suite(
-        "mine",
-        (
-            prompt("short", "Lily saw a", " dog", " cat"),
-            prompt("long", "Lily saw a", " zebra zigzag", " zebra dog"),
-            prompt("twin", "Ben saw a", " cat", " dog", cluster="x"),
-            prompt("other", "Tom saw a", " cat", " dog", cluster="x"),
-        ),
-        "here",
-    )
-    task = token_task(suite, bpe)
+    prompts = (
+        prompt("short", "Lily saw a", " dog", " cat"), prompt("long", "Lily saw a", " zebra zigzag", " zebra dog"),
+        prompt("twin", "Ben saw a", " cat", " dog", cluster="x"),
+        prompt("other", "Tom saw a", " cat", " dog", cluster="x"),
+    )  # fmt: skip
+    task = token_task(Suite("mine", prompts, "here"), bpe)
     assert task.cases["given"].tolist()[0] == 0 < task.cases["given"][1]
     assert task.cases["cluster"].tolist() == ["short", "short", "x", "x"]  # one text is one unit
     found = scored(task, model)
-    for i, p in enumerate(suite.prompts):
+    for i, p in enumerate(prompts):
         a, b = (bpe.encode(p.text + str(x)) for x in (p.coherent, p.incoherent))
         n = 0
         while a[n] == b[n]:

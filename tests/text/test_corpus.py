@@ -1,8 +1,7 @@
-"""Corpora: files, folders, what datasets keeps, Hugging Face datasets and the built-in stories."""
+"""Corpora: files, folders with splits and licences, what datasets keeps, Hugging Face datasets, built-in stories."""
 
 import gzip
 import json
-import os
 import random
 import sys
 import types
@@ -64,24 +63,6 @@ def test_text_files_are_split_at_blank_lines_or_not_at_all(tmp_path):
     assert told == ["blank", None]  # as it was recorded before there was another
 
 
-def test_what_cannot_be_opened(tmp_path, monkeypatch):
-    os.mkfifo(tmp_path / "pipe.txt")
-    with pytest.raises(InputError, match="pipe.txt is not a regular file"):
-        open_corpus(str(tmp_path / "pipe.txt"))
-    with pytest.raises(InputError, match="no .txt, .* file in this folder"):
-        open_corpus(str(tmp_path))
-    (file := tmp_path / "a.txt").write_text("one")
-    corpus = open_corpus(str(file))
-
-    def refuse(*_, **__):
-        raise PermissionError(13, "Permission denied", str(file))
-
-    monkeypatch.setattr("builtins.open", refuse)
-    for ask in (corpus.fingerprint, lambda: list(corpus.documents())):
-        with pytest.raises(InputError, match=r"a.txt cannot be read \(Permission denied\); check the file"):
-            ask()
-
-
 def test_random_documents_come_back_twice_and_some_of_them(tmp_path):
     draw, alphabet = random.Random(0), "ab \n\u00e9\u4e2d\U0001f600"
     for trial in range(50):
@@ -118,20 +99,13 @@ def test_the_byte_that_is_not_utf8_is_named(tmp_path, suffix):
             next(documents)
 
 
-def test_parquet(tmp_path):
-    file = parquet(tmp_path / "a.parquet", story=["one", None, " ", "two"], n=[1, 2, 3, 4])
-    assert read(file, text_field="story") == ["one", "two"]
-    with pytest.raises(InputError, match="the text is a int"):
-        read(file, text_field="n")
-
-
 def test_folder_is_read_in_order_of_path(tmp_path):
-    """Without notes and hidden files; notes alone are text."""
+    """Without notes and hidden files, and rows without text; notes alone are text."""
     texts = {"b/z.txt": "third", "a.txt": f"first\n{END}\nsecond", "notes.md": "# One\n\ntext", ".hidden/a.txt": "no"}
     for name, text in texts.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
-    parquet(tmp_path / "c.parquet", text=["fourth"])
+    parquet(tmp_path / "c.parquet", text=["fourth", None, " "])
     corpus = open_corpus(str(tmp_path))
     assert list(corpus.documents()) == ["first", "second", "third", "fourth"]
     assert [file["name"] for file in corpus.describe()["files"]] == ["a.txt", "b/z.txt", "c.parquet"]
@@ -174,13 +148,20 @@ def test_what_datasets_keeps(tmp_path):
 
 ROWS = b'{"text": "one"}\n\n'
 EXPECTED = "a.jsonl:3: expected an object with a field .text. on each line, found"
+CHATS: tuple[tuple[list, str], ...] = (
+    ([{"role": "user"}], "message 1 has no content in text"), ([{"content": "a"}], "message 1 has no role"),
+    ([{"role": "user", "content": "a"}, "no"], "message 2 is a str"),
+    ([{"role": "user", "content": [{"type": "image", "url": "x"}]}], "message 1 has no content in text"),
+    ([{"role": "user", "content": "\ud800"}], "lone surrogate"),
+)  # fmt: skip
 UNREADABLE = [
     ("a.txt", b"word \x00\x01\x02", "a.txt: NUL at byte 5; .*remove a stray NUL, leave out a binary file$"),
     ("a.txt", "a word".encode("utf-16-le"), "a.txt: NUL at byte 1; convert a UTF-16 file to UTF-8"),
     ("a.txt", "a word".encode("utf-16"), "a.txt: not UTF-8 at byte 0; convert"),
     ("a.txt", bytes(range(128, 256)) * 9, "a.txt: not UTF-8 at byte 0"),
     ("a.txt.gz", gzip.compress(b"word " * 1000, mtime=0)[:-12], "a.txt.gz cannot be read"),
-    ("a.txt.gz", b"plain text", "a.txt.gz cannot be read"),
+    ("a.txt.zst", pyarrow.compress(b"word " * 9999, "zstd", asbytes=True)[:-9], "a.txt.zst cannot be read"),
+    *((f"a.txt.{packed}", b"plain text", f"a.txt.{packed} cannot be read") for packed in ("gz", "zst")),
     *(("a.txt", content, "a.txt has no text: give a source with text")
       for content in (b"", b"  \n", f"{END}\n{END}\n".encode())),
     ("a.jsonl", ROWS + b'{"text": "cut', EXPECTED),
@@ -190,6 +171,7 @@ UNREADABLE = [
     ("a.jsonl", ROWS + b'{"text": 7}', "a.jsonl:3: the text is a int, not a string"),
     ("a.jsonl", ROWS + rb'{"text": "\ud800"}', "a.jsonl:3: the text holds a lone surrogate"),
     ("a.jsonl", ROWS + b'{"text": "\xff"}', "a.jsonl: not UTF-8 at byte 27;"),
+    *(("a.jsonl", json.dumps({"messages": messages}).encode(), f"a.jsonl:1: .*{line}") for messages, line in CHATS),
     ("a.csv", b"story,n\nx,1\n", "a.csv: no field 'text'; it has story, n"),
     ("a.csv", b"text,n\nx,1\ny\n", "a.csv:3: 1 fields, but the first line has 2"),
     ("a.csv", b'text,n\n"x,1\n', "a.csv:2: .*end of data"),
@@ -215,10 +197,12 @@ def test_a_file_that_cannot_be_read_is_one_line(name: str, content: bytes, messa
 def test_a_source_that_names_nothing(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("a.docx").write_text("x")
+    Path("empty").mkdir()
     for source, message in (
         ("", "the data source is empty"), ("no such thing", "no such thing is not an existing file or folder"),
         ("data/train.txt", "data/train.txt is not an existing file or folder"),
         ("./missing", "not an existing file or folder"), ("a/b/c", "not an existing file or folder"),
+        ("empty", "no .txt, .* file in this folder"),
         ("a.docx", r"a.docx is not a supported kind of file \(.*\.jsonl"), ("hf:", "write hf:ID"),
         ("hf:a/b:c:d:e", "write hf:ID"), ("hf:/no/such/folder", "neither a folder nor a dataset id"),
         ("stories:x", "stories:SEED:N:SHARE with whole numbers"), ("stories:1:0", "zero stories"),
@@ -260,28 +244,20 @@ def test_an_option_that_the_source_does_not_use_is_refused(tmp_path: Path, monke
     assert list(open_corpus("a.jsonl*1 + a.txt*1", text_field="story", split_at="blank").documents())
 
 
-@pytest.fixture
-def dataset_folder(tmp_path) -> Path:
-    folder = tmp_path / "hub_like"
-    folder.mkdir()
+def test_local_dataset_folder(tmp_path):
     for split in ("train", "validation"):
-        rows = [json.dumps({"text": f"{split} {i}", "label": i}) for i in range(3)]
-        (folder / f"{split}.jsonl").write_text("\n".join(rows))
-    return folder
-
-
-def test_local_dataset_folder(dataset_folder):
-    assert read(f"hf:{dataset_folder}") == ["train 0", "train 1", "train 2"]
-    for source in (f"hf:{dataset_folder}:validation", f"hf:{dataset_folder}:default:validation"):
+        jsonl(tmp_path / f"{split}.jsonl", [{"text": f"{split} {i}", "label": i} for i in range(3)])
+    assert read(f"hf:{tmp_path}") == ["train 0", "train 1", "train 2"]
+    for source in (f"hf:{tmp_path}:validation", f"hf:{tmp_path}:default:validation"):
         corpus = open_corpus(source)
         assert list(corpus.documents()) == list(corpus.documents()) == [f"validation {i}" for i in range(3)]
         assert corpus.describe()["split"] == "validation"
-    splits = {open_corpus(f"hf:{dataset_folder}:{split}").fingerprint() for split in ("train", "validation")}
+    splits = {open_corpus(f"hf:{tmp_path}:{split}").fingerprint() for split in ("train", "validation")}
     assert len(splits) == 2
     with refused("cannot be read .*nothing"):
-        read(f"hf:{dataset_folder}:nothing")
+        read(f"hf:{tmp_path}:nothing")
     with refused("no field 'story'; it has text, label"):
-        read(f"hf:{dataset_folder}", text_field="story")
+        read(f"hf:{tmp_path}", text_field="story")
 
 
 class FakeApi:
@@ -348,3 +324,161 @@ def test_a_hub_that_does_not_answer_is_read_from_its_cache(monkeypatch, tmp_path
     assert told["revision"] == "beef" and told["cached"] == ["train.jsonl"]
     with refused("org/gone is neither a local path, nor in the hub's cache, nor found"):
         read("org/gone")
+
+
+# ---- folders, tables, compressed files and chats, as users have them -------------------------------
+
+POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a2146\nsize 12345\n"
+CHAT = [
+    {"role": "system", "content": "Be brief."},
+    {"role": "user", "content": "How many legs has a dog?"},
+    {"role": "assistant", "content": [{"type": "text", "text": "Four."}]},
+]
+SPOKEN = "System: Be brief.\nUser: How many legs has a dog?\nAssistant: Four."
+
+
+def rows(path: Path, *texts: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix == ".parquet":
+        parquet(path, text=list(texts))
+    elif path.suffix == ".txt":
+        path.write_text("\n<|endoftext|>\n".join(texts))
+    elif path.suffix == ".csv":
+        path.write_text("\n".join(["text", *texts]) + "\n")
+    else:
+        jsonl(path, [{"text": text} for text in texts])
+
+
+def zst(path: Path, content: bytes) -> None:
+    with pyarrow.CompressedOutputStream(str(path), "zstd") as file:
+        file.write(content)
+
+
+@pytest.mark.parametrize(
+    ("train", "others"),
+    [
+        (["data/train-00000-of-00002.parquet", "data/train-00001-of-00002.parquet"],
+         ["data/validation-00000-of-00001.parquet", "data/test-00000-of-00001.parquet"]),
+        (["train.jsonl"], ["valid.jsonl", "test.jsonl"]),
+        (["wiki.train.txt"], ["wiki.valid.txt", "wiki.test.txt"]),
+        (["training/a.txt", "training/b.txt"], ["val/a.txt", "testing/a.txt"]),
+        (["Train_1.csv"], ["dev_1.csv"]),
+        (["TinyStoriesV2-GPT4-train.txt"], ["TinyStoriesV2-GPT4-valid.txt"]),
+        (["train/eval.txt"], ["test/train.txt"]),
+        (["en_train_v1.jsonl", "fr_train_v1.jsonl"], ["en_test_v1.jsonl", "fr_test_v1.jsonl"]),
+    ],
+)  # fmt: skip
+def test_of_a_folder_with_splits_train_is_read(train: list[str], others: list[str], tmp_path: Path) -> None:
+    for name in (*train, *others):
+        rows(tmp_path / name, f"of {name}")
+    corpus = open_corpus(str(tmp_path))
+    assert list(corpus.documents()) == [f"of {name}" for name in train]
+    assert [file["name"] for file in corpus.describe()["files"]] == train
+
+
+def test_splits_without_train_or_beside_other_files_are_refused(tmp_path: Path) -> None:
+    for name in ("test.jsonl", "validation.jsonl"):
+        rows(tmp_path / "no" / name, name)
+        assert read(tmp_path / "no" / name) == [name], "a file that is named is read"
+    with refused("has the splits test, validation: name the file or folder of one"):
+        open_corpus(str(tmp_path / "no"))
+    for name in ("test.jsonl", "more.jsonl", "train.jsonl"):
+        rows(tmp_path / "mixed" / name, name)
+    with pytest.raises(InputError, match=r"has the splits test, train and more\.jsonl, which belongs to none: name"):
+        open_corpus(str(tmp_path / "mixed"))
+
+
+@pytest.mark.parametrize("names", [["test/a.txt", "test/b.txt"], ["a.txt", "the train to Ely.txt", "training-day.txt"],
+                                   ["a-1.txt", "contest.txt", "latest.txt", "trainspotting.txt"],
+                                   ["a long train ride.txt", "emma.txt", "the test of time.txt"]])  # fmt: skip
+def test_one_split_or_none_is_the_whole_folder(names: list[str], tmp_path: Path) -> None:
+    for name in names:
+        rows(tmp_path / name, f"of {name}")
+    assert read(tmp_path) == [f"of {name}" for name in names]
+
+
+def test_files_of_every_kind_in_a_folder_are_read(tmp_path: Path) -> None:
+    rows(tmp_path / "a.jsonl", "one")
+    (tmp_path / "b.csv").write_bytes(b'\xef\xbb\xbfid,text\r\n1,"two, with a ""comma""\r\nand a line"\r\n2,\r\n')
+    (tmp_path / "c.json").write_text(json.dumps([{"text": "three"}, {"text": "four"}], indent=2))
+    zst(tmp_path / "d.jsonl.zst", b'{"text": "five"}\n{"text": "six"}\n')
+    (tmp_path / "e.json").write_text('{"text": "seven"}\n{"text": "eight"}\n')
+    (tmp_path / "f.tsv").write_text("text\tn\nnine\t1\n")
+    (tmp_path / "g.csv.gz").write_bytes(gzip.compress(b"text\nten\n"))
+    zst(tmp_path / "h.txt.zst", "elev\u00e9n\n".encode())
+    (tmp_path / "i.ndjson").write_text('{"text": "twelve"}')
+    (tmp_path / "j.json").write_text('["thirteen", "fourteen"]')
+    (tmp_path / "k.json").write_text('{\n "text": "fifteen"\n}\n')
+    want = ["one", 'two, with a "comma"\nand a line', "three", "four", "five", "six", "seven", "eight", "nine",
+            "ten", "elev\u00e9n", "twelve", "thirteen", "fourteen", "fifteen", "sixteen"]  # fmt: skip
+    (tmp_path / "l.TXT").write_text("sixteen")
+    assert read(tmp_path) == want
+
+
+@pytest.mark.parametrize("names", [("a.txt", "a.txt.zst"), ("train.jsonl", "train.csv"), ("b/a.jsonl", "b/a.txt")])
+def test_one_text_in_two_forms_is_not_read_twice(names: tuple[str, str], tmp_path: Path) -> None:
+    """As gzip -k, or a conversion, leaves it; one that is not read, as of another split, does not matter."""
+    for name in (*names, "test.jsonl", "test.txt") if names[0].startswith("train") else names:
+        if name.endswith(".zst"):
+            zst(tmp_path / name, b"one")
+        else:
+            rows(tmp_path / name, "one")
+    with pytest.raises(InputError, match=r"bear one name, so this may be one text twice: name the file to read, or"):
+        open_corpus(str(tmp_path))
+    (tmp_path / names[1]).unlink()
+    assert read(tmp_path) == ["one"]
+
+
+def test_what_is_about_the_data_is_no_document(tmp_path: Path) -> None:
+    """Unless there is nothing else; beside Markdown too."""
+    rows(tmp_path / "a.txt", "text")
+    for name in ("LICENSE.txt", "License", "README.txt", "README.md", "NOTICE.txt", "COPYING.txt", "dataset_infos.json",
+                 "CITATION.cff", "load.py", "sub/LICENSE-MIT.txt", "requirements.txt"):  # fmt: skip
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("as is, without warranty")
+    assert read(tmp_path) == ["text"]
+    assert read(tmp_path / "LICENSE.txt") == ["as is, without warranty"], "a file that is named is read"
+    for name in ("a.md", "b.md", "LICENSE.txt", "README.md", "alone/README.md"):
+        rows(tmp_path / "notes" / name, name)
+    assert [text.split('"')[3] for text in read(tmp_path / "notes")] == ["a.md", "b.md"]
+    assert len(read(tmp_path / "notes" / "alone")) == 1
+
+
+def test_what_cannot_be_read_beside_the_rest_is_refused(tmp_path: Path) -> None:
+    for name in ("more.jsonl.xz", "more.zip", "more.tar.gz", "more.gz", "more.txt.bz2", "more.pkl"):
+        rows(tmp_path / name / "a.jsonl", "one")
+        (tmp_path / name / name).write_bytes(b"other")
+        with pytest.raises(InputError, match=f"{name} cannot be read .*: unpack it, or move it elsewhere"):
+            open_corpus(str(tmp_path / name))
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.jsonl", "a.parquet", "a.csv", "a.json"])
+def test_a_git_lfs_pointer_is_no_document(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(POINTER)
+    for source in (str(tmp_path), str(tmp_path / name), f"hf:{tmp_path}"):
+        for call in (lambda corpus: list(corpus.documents()), lambda corpus: corpus.fingerprint()):
+            with pytest.raises(InputError, match=f"{name} is a Git LFS pointer, not the file itself; run git lfs pull"):
+                call(open_corpus(source))
+
+
+def test_chats(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text(json.dumps({"messages": CHAT, "source": "x"}) + "\n")
+    parquet(tmp_path / "b.parquet", messages=[CHAT[:2]])
+    (tmp_path / "c.json").write_text(json.dumps([{"id": 1, "chat": CHAT}]))
+    assert read(tmp_path / "a.jsonl") == read(tmp_path / "a.jsonl", text_field="messages") == [SPOKEN]
+    assert read(tmp_path / "b.parquet") == [SPOKEN.rpartition("\n")[0]]
+    assert read(tmp_path / "c.json", text_field="chat") == [SPOKEN]
+
+
+def test_a_field_may_be_longer_than_the_limit_of_the_csv_library(tmp_path: Path) -> None:
+    (tmp_path / "d.csv").write_text("text\n" + "word " * 100_000 + "\n")
+    assert len(read(tmp_path / "d.csv")[0]) == 499_999
+
+
+def test_linked_folders_are_read_and_one_that_leads_back_ends(tmp_path: Path) -> None:
+    rows(tmp_path / "elsewhere" / "deep" / "b.txt", "b")
+    folder = tmp_path / "data"
+    rows(folder / "a.txt", "a")
+    (folder / "shards").symlink_to(tmp_path / "elsewhere")
+    (folder / "shards" / "deep" / "up").symlink_to(folder)
+    assert read(folder) == ["a", "b"]

@@ -180,12 +180,6 @@ def test_the_split_is_disjoint_exhaustive_and_by_text(tokenizer, tmp_path):
         pack(corpus, tokenizer, cache_dir=tmp_path, part="valid", valid_fraction=1e-9)
 
 
-def test_the_share_held_out_is_the_fraction():
-    for fraction in (0.0, 0.05, 0.5):
-        held = sum(in_validation(f"document {i}", fraction) for i in range(20_000)) / 20_000
-        assert abs(held - fraction) <= 4 * (fraction * (1 - fraction) / 20_000) ** 0.5
-
-
 def test_documents_are_tokenized_in_groups_of_bounded_size(monkeypatch: pytest.MonkeyPatch) -> None:
     """A group ends with the document that reaches the bound of characters, or of documents; none is lost."""
     monkeypatch.setattr(module, "GROUP_CHARACTERS", 10)

@@ -139,8 +139,6 @@ def test_batch_pads_on_the_right(tokenizer):
         assert real[:n].all() and (row[n:] == tokenizer.pad_id).all()
     assert mask.shape[1] == mask.sum(1).max()
     assert tokenizer.batch([""], bos=False)[0].shape == (1, 0)
-    with pytest.raises(InputError, match="at least one text"):
-        tokenizer.batch([])
 
 
 def test_truncation_and_padding_of_a_foreign_file_are_dropped():
