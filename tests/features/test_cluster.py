@@ -7,12 +7,11 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from streamscope.cli.errors import InputError
-from streamscope.features.cluster import Cluster, main
+from streamscope import InputError, Result
+from streamscope.features import Cluster, Extract
+from streamscope.features.cluster import main
 from streamscope.features.cluster.measure import _place, _umap
-from streamscope.features.extract import Extract
 from streamscope.features.tables import FeatureTables
-from streamscope.instruments.result import Result
 from tests.features.planted import about_features, planted_file, planted_table, written
 from tests.tiny import refused
 

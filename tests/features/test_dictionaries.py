@@ -10,14 +10,12 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from streamscope.cli.errors import InputError
-from streamscope.features.dictionaries import Dictionaries
+from streamscope import Documents, InputError, Tokens, load
+from streamscope.features import Dictionaries
 from streamscope.features.dictionaries import measure as training
 from streamscope.features.dictionaries.measure import harvest, kth_largest, places, scored, train
-from streamscope.instruments.data import Documents, Tokens
 from streamscope.instruments.open_data import open_data
-from streamscope.interventions.steer import Steer
-from streamscope.models import load
+from streamscope.interventions import Steer
 from streamscope.models.dictionaries import Dictionary, read_dictionary, write_dictionary
 from streamscope.models.hooks import capture
 from streamscope.models.tensors import read_tensors

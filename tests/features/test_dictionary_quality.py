@@ -11,10 +11,9 @@ import torch
 import yaml
 from safetensors.torch import load_file
 
-from streamscope.cli.errors import InputError
-from streamscope.features.dictionaries import Dictionaries
-from streamscope.features.dictionary_quality import DictionaryQuality, measure
-from streamscope.instruments.data import Documents, Tokens
+from streamscope import Documents, InputError, Tokens
+from streamscope.features import Dictionaries, DictionaryQuality
+from streamscope.features.dictionary_quality import measure
 from streamscope.instruments.open_data import open_data
 from streamscope.models.dictionaries import CONFIG, Dictionary, read_dictionary, write_dictionary
 from streamscope.models.hooks import capture, edit

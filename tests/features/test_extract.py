@@ -8,16 +8,14 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
-from streamscope.cli.errors import InputError
+from streamscope import InputError, Tokens, build, load
+from streamscope.features import Extract
 from streamscope.features.compute.formulas import columns
 from streamscope.features.compute.reader import FeatureReader
-from streamscope.features.extract import Extract, main, measure
+from streamscope.features.extract import main, measure
 from streamscope.features.extract.measure import Work, stream_names
 from streamscope.features.store import features_of, read_features, read_raw
-from streamscope.instruments.data import Tokens
 from streamscope.instruments.table import read_about
-from streamscope.models import build
-from streamscope.models.checkpoint import load
 from streamscope.text.corpus import open_corpus
 from streamscope.text.shards import pack
 from tests.tiny import untrained, with_options

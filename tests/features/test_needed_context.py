@@ -9,11 +9,10 @@ import pandas as pd
 import pytest
 import torch
 
-from streamscope.features.needed_context import NeededContext
+from streamscope import Tokens, load
+from streamscope.features import NeededContext
 from streamscope.features.needed_context.measure import bins_of, group_cells, pair_contrasts
-from streamscope.instruments.data import Tokens
 from streamscope.instruments.observations import Measure, Observations, estimate
-from streamscope.models.checkpoint import load
 from streamscope.text.corpus import open_corpus
 from streamscope.text.shards import pack
 from tests.tiny import refused, untrained

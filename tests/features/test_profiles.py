@@ -12,26 +12,17 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from streamscope.cli.errors import InputError
-from streamscope.features.cluster import Cluster
+from streamscope import InputError, Result
+from streamscope.features import Cluster, Extract, Profile
 from streamscope.features.cluster.measure import fingerprint
 from streamscope.features.compute.formulas import columns
-from streamscope.features.extract import Extract
-from streamscope.features.profile import Profile, main
+from streamscope.features.profile import main
+from streamscope.features.profile import profiles as profiling
 from streamscope.features.profile.contexts import Contexts
 from streamscope.features.profile.measure import CLUSTER
-from streamscope.features.profile.profiles import (
-    centre_distance,
-    farthest_points,
-    nearest,
-    profiles,
-    samples,
-    standardised,
-)
 from streamscope.features.profile.token_kinds import enrichment, kinds
 from streamscope.features.store import Features, read_features
 from streamscope.features.tables import FeatureTables
-from streamscope.instruments.result import Result
 from streamscope.instruments.table import LongTable, Table, key
 from tests.features.planted import planted_file
 
@@ -126,19 +117,19 @@ def test_samples_are_central_and_spread() -> None:
     rng = np.random.default_rng(0)
     z = rng.normal(size=(14, 2))
     distance = [math.dist(row, z.mean(0)) for row in z]
-    np.testing.assert_allclose(centre_distance(z, np.zeros(14)), distance)
-    assert nearest(z, 3).tolist() == sorted(range(14), key=lambda i: distance[i])[:3]
-    chosen = [nearest(z, 1)[0]]
+    np.testing.assert_allclose(profiling.centre_distance(z, np.zeros(14)), distance)
+    assert profiling.nearest(z, 3).tolist() == sorted(range(14), key=lambda i: distance[i])[:3]
+    chosen = [profiling.nearest(z, 1)[0]]
     while len(chosen) < 4:
         chosen.append(max(range(14), key=lambda i: min(math.dist(z[i], z[j]) for j in chosen)))
-    assert farthest_points(z, 4).tolist() == chosen
+    assert profiling.farthest_points(z, 4).tolist() == chosen
 
     def reach(some) -> float:
         return max(min(math.dist(row, z[j]) for j in some) for row in z)
 
     assert reach(chosen) <= 2 * min(reach(some) for some in combinations(range(14), 4))
-    assert len(farthest_points(np.repeat(z[:3], 5, axis=0), 15)) == 3
-    plain = standardised(np.column_stack([z, np.full(14, 0.1, np.float32)]))
+    assert len(profiling.farthest_points(np.repeat(z[:3], 5, axis=0), 15)) == 3
+    plain = profiling.standardised(np.column_stack([z, np.full(14, 0.1, np.float32)]))
     np.testing.assert_allclose(plain[:, :2].std(0), 1)
     assert (plain[:, 2] == 0).all()
 
@@ -237,9 +228,9 @@ def test_the_command_says_what_was_planted(tmp_path: Path, capsys: pytest.Captur
 def test_samples_are_those_of_each_cluster_alone(tmp_path: Path) -> None:
     features, clusters = planted(tmp_path, **MODEL)
     found, labels = read_features(features), Result.load(clusters).table("labels").frame
-    wide = standardised(found.X)
-    far = centre_distance(wide, labels["cluster"].to_numpy())
-    some = samples(found, labels, wide, far, representative=3, diverse=5)
+    wide = profiling.standardised(found.X)
+    far = profiling.centre_distance(wide, labels["cluster"].to_numpy())
+    some = profiling.samples(found, labels, wide, far, representative=3, diverse=5)
     x = found.X.astype(float)
     z = (x - x.mean(0)) / x.std(0)
     inside = labels["cluster"].to_numpy() == 0
@@ -248,7 +239,7 @@ def test_samples_are_those_of_each_cluster_alone(tmp_path: Path) -> None:
     np.testing.assert_allclose(mine["distance"], np.sort(distance)[:3], rtol=1e-5)
     where = labels.loc[inside].iloc[np.argsort(distance)[:3]]
     assert mine["document"].tolist() == where["document"].tolist()
-    table, _ = profiles(found, labels, far)
+    table, _ = profiling.profiles(found, labels, far)
     assert table["radius"][0] == pytest.approx(np.sqrt((distance**2).mean()), rel=1e-5)
 
 

@@ -9,12 +9,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from streamscope.cli.errors import InputError
+from streamscope import InputError, Tokens, load
+from streamscope.features import Extract
 from streamscope.features.compute.formulas import columns
-from streamscope.features.extract import Extract
 from streamscope.features.store import INDEX, read_features, read_raw
-from streamscope.instruments.data import Tokens
-from streamscope.models import load
 from tests.features.planted import about_features, planted_file, planted_table, written
 from tests.tiny import refused
 

@@ -8,16 +8,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from streamscope import Result
 from streamscope.instruments.observations import Measure
 from streamscope.instruments.open_data import given_prompts
-from streamscope.instruments.result import Result
 from streamscope.instruments.stats.held_out import CHOSEN, SIGNED, held_out
-from streamscope.probes.coherence import Coherence
-from streamscope.probes.coreference import Coreference
-from streamscope.probes.pds import Pds
+from streamscope.probes import Coherence, Coreference, Pds, Sps
 from streamscope.probes.probe import measure
 from streamscope.probes.roles import RoleTable, best_heads, groups_of
-from streamscope.probes.sps import Sps
 from tests.probes import planted
 
 HEADED = (Pds(), Coreference(), Sps())

@@ -9,20 +9,16 @@ import pandas as pd
 import pytest
 import torch
 
-from streamscope.cli.errors import InputError
+from streamscope import InputError, build
 from streamscope.instruments.open_data import given_prompts
 from streamscope.instruments.prompts import align, load_suite
 from streamscope.instruments.prompts.alignment import Aligned
 from streamscope.instruments.prompts.suite import Prompt
 from streamscope.instruments.table import Table
-from streamscope.models.make import build
-from streamscope.probes.coherence import Coherence
+from streamscope.probes import Coherence, Coreference, Pds, Sps
 from streamscope.probes.coherence.measure import NO_CONTROL, observed, opening, rows, with_other_openings
-from streamscope.probes.coreference import Coreference
-from streamscope.probes.pds import Pds
 from streamscope.probes.probe import measure
 from streamscope.probes.roles import groups_of
-from streamscope.probes.sps import Sps
 from streamscope.text.tokenizer import Tokenizer
 from tests.probes import planted
 from tests.tiny import randomise

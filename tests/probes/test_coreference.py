@@ -10,7 +10,7 @@ import pytest
 import torch
 from scipy import stats
 
-from streamscope.cli.errors import InputError
+from streamscope import InputError, build
 from streamscope.instruments.contract import InstrumentData
 from streamscope.instruments.observations import ONE_UNIT
 from streamscope.instruments.open_data import given_prompts
@@ -18,8 +18,7 @@ from streamscope.instruments.prompts import Suite, align, load_suite
 from streamscope.instruments.stats.held_out import CHOSEN, halves, held_out
 from streamscope.instruments.table import Table
 from streamscope.models.hooks import run
-from streamscope.models.make import build
-from streamscope.probes.coreference import Coreference
+from streamscope.probes import Coreference
 from streamscope.probes.coreference.measure import attention, observed
 from streamscope.probes.probe import measure
 from streamscope.probes.roles import RoleTable, exceeds, groups_of, left_out, undecided

@@ -9,13 +9,12 @@ import pytest
 import torch
 
 import tests.tiny
-from streamscope.instruments.data import Documents
+from streamscope import Documents, load
 from streamscope.instruments.open_data import open_data
-from streamscope.models import load
 from streamscope.models.hooks import capture, edit
 from streamscope.models.layers import hdpl
 from streamscope.models.readout import IGNORE
-from streamscope.probes.dual_path import DualPath
+from streamscope.probes import DualPath
 from streamscope.probes.dual_path.measure import drawing, loss, projections_of
 
 DATA = Documents(max_documents=6, batch_size=4, stride=0)

@@ -18,15 +18,7 @@ from streamscope.instruments.stats.held_out import halves
 from streamscope.models.head_spec import Head
 from streamscope.models.hooks import Captures, run
 from streamscope.probes.head_groups import HeadGroups
-from streamscope.probes.head_groups.measure import (
-    capture,
-    groups_of,
-    read,
-    role_tests,
-    scores_of,
-    shuffled_scores,
-    summary,
-)
+from streamscope.probes.head_groups import measure as groups
 from streamscope.probes.roles import RoleTable, role_query
 from streamscope.text.tokenizer import Tokenizer
 from tests.probes import planted
@@ -68,7 +60,7 @@ def test_scores_are_those_of_a_plain_loop(gated: bool) -> None:
     query = role_query(suite, tokenizer, gated=gated)
     patterns, generator = random_patterns(query, 0), torch.Generator().manual_seed(2)
     gates = [torch.rand(1, 3, 2, generator=generator) for _ in patterns] if gated else None
-    frame = read(captures(patterns, gates), query, tokenizer).frame()
+    frame = groups.read(captures(patterns, gates), query, tokenizer).frame()
     assert len(frame) == 8 * 3
     for i, p in enumerate(query.aligned.prompts):
         q = query.aligned.queries[i]
@@ -95,27 +87,30 @@ def looking(at: Sequence[str], n: int = 12) -> RoleTable:
             row = torch.tensor([float(k == name or name == "everywhere") for k in (*kinds, "query")])
             rows.append(row / row.sum() * (0.9 + 0.01 * (i % 10)))
         patterns.append(torch.stack(rows)[:, None])
-    return read(captures(patterns), query, tokenizer)
+    return groups.read(captures(patterns), query, tokenizer)
 
 
 def test_planted_heads_are_found_and_scored_on_the_other_half() -> None:
     table = looking(["semantic", "everywhere", "entity", "anchor", "everywhere"])
-    found = summary(HeadGroups(k=1), table)
-    assert groups_of(found) == {"entity": (Head(0, 2),), "anchor": (Head(0, 3),), "semantic": (Head(0, 0),)}
+    found = groups.summary(HeadGroups(k=1), table)
+    assert groups.groups_of(found) == {"entity": (Head(0, 2),), "anchor": (Head(0, 3),), "semantic": (Head(0, 0),)}
     chosen = found[found["group"] != ""]
     assert (chosen["held_out_low"] > 0).all()
     assert (chosen["n"] < 24).all() and (chosen["n"] >= 10).all()  # one half
     assert found.loc[found["index"] == 1, list(CLASSES)].abs().max(axis=None) < 1e-6
-    assert scores_of(found)["entity"][Head(0, 2)] == pytest.approx(found["entity"][2])
+    assert groups.scores_of(found)["entity"][Head(0, 2)] == pytest.approx(found["entity"][2])
 
 
 def test_only_what_a_query_can_see_is_read() -> None:
     """Scores are those of the whole prompts, from fewer tokens."""
     model, suite = planted.model(), planted.suite(12)
-    captured, query = capture(model, suite, model.tokenizer)
+    captured, query = groups.capture(model, suite, model.tokenizer)
     assert [len(ids) - 1 for ids in query.tokens] == query.aligned.queries
     whole = replace(query, tokens=query.aligned.tokens)
-    found, of_all = read(captured, query, model.tokenizer), read(run(model, whole), whole, model.tokenizer)
+    found, of_all = (
+        groups.read(captured, query, model.tokenizer),
+        groups.read(run(model, whole), whole, model.tokenizer),
+    )
     pd.testing.assert_frame_equal(found.frame(), of_all.frame(), rtol=0, atol=1e-6)
 
 
@@ -137,9 +132,9 @@ def test_a_role_is_a_head_that_looks_at_a_class_and_not_at_one_word() -> None:
         rows = [torch.tensor([*one, float(h > 1)]) for h, one in enumerate(looks)]
         patterns.append(torch.stack([row / row.sum() for row in rows])[:, None])
     found = captures(patterns)
-    dealt = shuffled_scores(probe, found, query, tokenizer)
-    assert dealt.shape == (199, 8) and (dealt == shuffled_scores(probe, found, query, tokenizer)).all()
-    held = role_tests(summary(probe, read(found, query, tokenizer)), dealt).set_index("group")
+    dealt = groups.shuffled_scores(probe, found, query, tokenizer)
+    assert dealt.shape == (199, 8) and (dealt == groups.shuffled_scores(probe, found, query, tokenizer)).all()
+    held = groups.role_tests(groups.summary(probe, groups.read(found, query, tokenizer)), dealt).set_index("group")
     word = held[held["index"] == 1].iloc[0]
     assert word["held_out"] > 0.5 and not word["above_shuffled"] and word["p_shuffled"] > 0.05
     one = held.loc["entity"]
@@ -154,7 +149,7 @@ def test_shuffles_of_one_form_are_those_of_a_plain_loop() -> None:
     tokenizer, probe = planted.tokenizer(), HeadGroups(k=1)
     query = role_query(planted.suite(4), tokenizer)
     rows = random_patterns(query, 1)
-    found = shuffled_scores(probe, captures(rows), query, tokenizer, draws=3, seed=5)
+    found = groups.shuffled_scores(probe, captures(rows), query, tokenizer, draws=3, seed=5)
     texts = [(tokenizer.spans(p.text)[0], token_classes(p, tokenizer.spans(p.text)[1])) for p in query.aligned.prompts]
     seen = [
         form
@@ -163,7 +158,7 @@ def test_shuffles_of_one_form_are_those_of_a_plain_loop() -> None:
     ]
     forms = [form for form in dict.fromkeys(seen) if form[1]]
     rng = np.random.default_rng(5)
-    cases = read(captures(rows), query, tokenizer).cases.assign(relation="")
+    cases = groups.read(captures(rows), query, tokenizer).cases.assign(relation="")
     half = dict(zip(cases["pair"], halves(cases, 0)[0], strict=True))
     chooses = [half[p.pair] == 0 for p in query.aligned.prompts]
     for draw in range(3):
@@ -187,13 +182,13 @@ def test_groups_are_disjoint_and_their_scores_sum_to_the_most() -> None:
     cases = pd.DataFrame({"id": names, "cluster": names, "relation": ""})
     heads = [{"head": f"L{layer}.H{h}", "layer": layer, "index": h} for layer in range(2) for h in range(4)]
     table = RoleTable(pd.DataFrame(heads), cases, {name: rng.normal(0, 1, (8, 8)) for name in CLASSES})
-    chosen = summary(HeadGroups(k=1, layers="all"), table)
+    chosen = groups.summary(HeadGroups(k=1, layers="all"), table)
     choose = halves(cases, 0)[0] == 0
     scores = np.stack([table.values[name][:, choose].mean(1) for name in CLASSES], -1)
     best = max(permutations(range(8), 3), key=lambda heads: sum(scores[h, c] for c, h in enumerate(heads)))
-    found = groups_of(chosen)
+    found = groups.groups_of(chosen)
     assert [found[name] for name in CLASSES] == [(Head(h // 4, h % 4),) for h in best]
     with pytest.raises(InputError, match="3 groups of 2 need 6 heads, here are 4; lower --k"):
-        summary(HeadGroups(k=2), table)
-    last = summary(HeadGroups(k=1), table)
+        groups.summary(HeadGroups(k=2), table)
+    last = groups.summary(HeadGroups(k=1), table)
     assert set(last.loc[last["group"] != "", "layer"]) == {1}

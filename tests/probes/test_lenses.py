@@ -9,16 +9,13 @@ import torch
 from torch.autograd.functional import jacobian
 from transformer_lens.tools.analysis.jacobian_lens import _jacobian_for_prompt, _ordinary_vjp
 
-from streamscope.cli.errors import InputError
-from streamscope.instruments.data import Documents, Text
+from streamscope import Documents, InputError, Text, build, load
 from streamscope.instruments.open_data import open_data
-from streamscope.models import build, load
 from streamscope.models.hooks import capture, edit
 from streamscope.models.lenses import read_lenses
-from streamscope.probes.lenses import Lenses
+from streamscope.probes import Lenses, LogitLens
 from streamscope.probes.lenses import measure as fitting
 from streamscope.probes.lenses.measure import check, jacobians, moments, places, ridge, thinned
-from streamscope.probes.logit_lens import LogitLens
 from streamscope.probes.stream_states import Place, last_state
 from tests.probes.bridges import gpt2_and_bridge
 from tests.tiny import model_of, some

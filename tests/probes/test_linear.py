@@ -11,16 +11,13 @@ import pytest
 import torch
 from sklearn.feature_selection import f_classif
 
-from streamscope.cli.errors import InputError
-from streamscope.instruments.data import Labels
+from streamscope import InputError, Labels, build, load
 from streamscope.instruments.open_data import OpenLabels, open_data
 from streamscope.instruments.prompts.labelled import Example, position_examples, story_examples
 from streamscope.instruments.table import Table
-from streamscope.models.checkpoint import load
 from streamscope.models.dictionaries import Dictionary, write_dictionary
 from streamscope.models.hooks import Captures, Query, capture
-from streamscope.models.make import build
-from streamscope.probes.linear import Linear
+from streamscope.probes import Linear
 from streamscope.probes.linear import measure as linear
 from streamscope.text.stories import labelled
 from streamscope.text.tokenizer import Tokenizer

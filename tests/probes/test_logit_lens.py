@@ -7,13 +7,12 @@ import pandas as pd
 import pytest
 import torch
 
-from streamscope.instruments.data import Text
+from streamscope import Text, build, load
 from streamscope.instruments.table import Table
-from streamscope.models import load, readout
+from streamscope.models import readout
 from streamscope.models.hooks import Captures, Query
-from streamscope.models.make import build
 from streamscope.models.transformer import StreamTransformer
-from streamscope.probes.logit_lens import LogitLens
+from streamscope.probes import LogitLens
 from streamscope.probes.logit_lens.measure import candidates, observed, read
 from tests.probes.bridges import gpt2_and_bridge
 from tests.probes.planted import tables_of

@@ -9,26 +9,18 @@ import pytest
 import torch
 from scipy import stats
 
-from streamscope.cli.errors import InputError
+from streamscope import InputError, Result, build, load
 from streamscope.instruments.contract import InstrumentData
 from streamscope.instruments.observations import estimate_all
 from streamscope.instruments.open_data import given_prompts
 from streamscope.instruments.prompts import align, load_suite
 from streamscope.instruments.prompts.suite import units
-from streamscope.instruments.result import Result
 from streamscope.instruments.table import Table
-from streamscope.interventions.ablate import Ablate
-from streamscope.interventions.suppress import Suppress
-from streamscope.models import load
+from streamscope.interventions import Ablate, Suppress
 from streamscope.models.hooks import edit
-from streamscope.models.make import build
-from streamscope.probes.coherence import Coherence
-from streamscope.probes.coreference import Coreference
-from streamscope.probes.head_groups import HeadGroups
-from streamscope.probes.pds import Pds
+from streamscope.probes import Coherence, Coreference, HeadGroups, Pds, Sps
 from streamscope.probes.pds.measure import CELLS, control_tables, mean_plus_sd
 from streamscope.probes.probe import measure
-from streamscope.probes.sps import Sps
 from streamscope.text.tokenizer import Tokenizer
 from tests.probes import planted
 from tests.probes.bridges import gpt2_and_bridge

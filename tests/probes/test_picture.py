@@ -7,12 +7,11 @@ import pandas as pd
 import pytest
 import torch
 
-from streamscope.cli.errors import InputError
-from streamscope.instruments.data import Text
+from streamscope import InputError, Text
 from streamscope.instruments.open_data import given_prompts
 from streamscope.instruments.prompts.alignment import Aligned, align
 from streamscope.models.head_spec import Head
-from streamscope.probes.picture import Picture
+from streamscope.probes import Picture
 from streamscope.probes.picture.measure import picture, summary
 from tests.probes import planted
 

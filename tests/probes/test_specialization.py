@@ -10,15 +10,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from streamscope.cli.errors import InputError
-from streamscope.instruments.data import Documents
+from streamscope import Documents, InputError, build
 from streamscope.instruments.observations import compare
 from streamscope.instruments.table import with_reasons
 from streamscope.models.hooks import Captures, run
-from streamscope.models.make import build
 from streamscope.models.transformer import StreamTransformer
+from streamscope.probes import Specialization
 from streamscope.probes.roles import sinks_sentence
-from streamscope.probes.specialization import Specialization, measure
+from streamscope.probes.specialization import measure
 from streamscope.probes.specialization.measure import Sums, distances, observed, stream
 from streamscope.rooms import folder_of
 from streamscope.text.tokenizer import Tokenizer

@@ -7,14 +7,13 @@ import numpy as np
 import pytest
 import torch
 
+from streamscope import Result, build
 from streamscope.instruments.open_data import given_prompts
 from streamscope.instruments.prompts import align, load_suite
-from streamscope.instruments.result import Result
 from streamscope.models.config import Gate
 from streamscope.models.hooks import capture
-from streamscope.models.make import build
+from streamscope.probes import Sps
 from streamscope.probes.probe import measure
-from streamscope.probes.sps import Sps
 from tests.probes import planted
 from tests.tiny import randomise
 

@@ -25,11 +25,10 @@ from torch import Tensor
 from transformer_lens import HookedRootModule, head_detector, patching
 from transformer_lens.hook_points import HookPoint
 
-from streamscope.cli.errors import InputError
+from streamscope import InputError, build
 from streamscope.models.config.presets import PRESETS
 from streamscope.models.hooks import Query, edit, run
 from streamscope.models.interop.export.write import export
-from streamscope.models.make import build
 from streamscope.models.transformer import StreamTransformer
 from streamscope.text.stories import documents
 from streamscope.text.tokenizer import Tokenizer

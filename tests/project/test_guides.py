@@ -14,13 +14,11 @@ import pandas as pd
 import pytest
 import torch
 
+from streamscope import Documents, Result, load
 from streamscope.__main__ import main as streamscope
 from streamscope.instruments.contract import Instrument
-from streamscope.instruments.data import Documents
 from streamscope.instruments.open_data import open_data
-from streamscope.instruments.result import Result
 from streamscope.instruments.user_instrument import instrument_in, main
-from streamscope.models.checkpoint import load
 from streamscope.models.hooks import capture, edit
 from tests.probes.planted import HEADS, tokenizer
 from tests.probes.planted import model as planted

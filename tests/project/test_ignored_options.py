@@ -5,11 +5,10 @@ from typing import Any
 
 import pytest
 
-from streamscope import Documents, Prompts, Text
-from streamscope.cli.errors import InputError
+from streamscope import Documents, InputError, Prompts, Text
 from streamscope.instruments.prompts.__main__ import main as prompts
 from streamscope.instruments.registry import discover
-from streamscope.interventions.ablate import Ablate
+from streamscope.interventions import Ablate
 from streamscope.interventions.ablate import main as ablate
 from streamscope.interventions.latents import main as latents
 from streamscope.interventions.patch import main as patch
@@ -19,11 +18,11 @@ from streamscope.models.describe import main as describe
 from streamscope.models.grid import main as grid
 from streamscope.models.train import main as train
 from streamscope.papers.__main__ import main as papers
+from streamscope.probes import Picture
 from streamscope.probes.direct_logit_attribution import main as direct_logit_attribution
 from streamscope.probes.heads import main as heads
 from streamscope.probes.logit_lens import main as logit_lens
 from streamscope.probes.phenomena import main as phenomena
-from streamscope.probes.picture import Picture
 from streamscope.probes.picture import main as picture
 
 OPTIONS: list[tuple[str, dict[str, Any], str]] = [
