@@ -23,8 +23,6 @@ from streamscope.text.tokenizer import Tokenizer
 from tests.probes import planted
 from tests.tiny import randomise
 
-torch.set_num_threads(1)
-
 
 def summary(found: pd.DataFrame, *, elsewhere: bool = True) -> Table:
     """The table of `rows`."""

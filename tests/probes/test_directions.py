@@ -46,13 +46,17 @@ def texts(first: int, n: int = 60, seed: int = 0) -> list[list[int]]:
     return [[0, *rng.integers(first, first + WORDS, rng.integers(4, 12)).tolist()] for _ in range(n)]
 
 
+def opened(*sets: list[list[int]]) -> OpenSets:
+    """Two sets of rows; row i of both is one cluster."""
+    return OpenSets(*(Rows("set", [*map(str, rows)], rows, [*range(len(rows))], 0) for rows in sets), 0, None)
+
+
 def test_a_massive_activation_is_left_out_of_the_mean() -> None:
     """One token a hundred times as long as the others: the mean is that of the other positions, and it is counted, also
     for an intervention along a direction."""
     model = randomise(build("gpt2", "tiny"), 0.02).eval()
     rows = [[0, *np.random.default_rng(i).integers(10, 60, 6).tolist()] for i in range(8)]
-    sets = OpenSets(*(Rows(name, [f"{name} {i}" for i in range(4)], some, [*range(4)], 0)
-                      for name, some in (("a", rows[:4]), ("b", rows[4:]))), 0, None)  # fmt: skip
+    sets = opened(rows[:4], rows[4:])
     assert direction_of("1", Directions().open(model, sets))[1] == ""
     with torch.no_grad():
         model.embed.weight[7] *= 100
@@ -88,8 +92,7 @@ def test_a_planted_direction_is_found(pool: str) -> None:
     assert (table["norm"] > 4 * table["shuffled_norm"]).all()
     np.testing.assert_allclose(table["norm"], 2.0, atol=0.35)
     assert "one stream" in found.streams_missing[1, "stream_cosine"]
-    spec = OpenSets(*(Rows("set", [f"{first} {i}" for i in range(60)], texts(first, seed=first), [*range(60)], 0)
-                      for first in (1, 1 + WORDS)), 0, None)  # fmt: skip
+    spec = opened(*(texts(first, seed=first) for first in (1, 1 + WORDS)))
     result = Directions(pool=pool, draws=2).measure(model, spec)
     assert result.table().frame["accuracy"].min() > 0.9 and (result.table().frame["accuracy_low"] > 0.75).all()
     assert result.table().frame[["n", "clusters"]].to_numpy().tolist() == [[60, 30]] * 2
@@ -123,21 +126,19 @@ def test_shuffled_labels_and_other_seeds_are_at_the_random_baseline() -> None:
 
 
 def test_streams_are_those_of_the_model_and_bos_is_left_out() -> None:
-    for preset, names in (("kromhc", ("s0", "s1", "s2", "s3", "resid")), ("lfa", ("token", "context", "resid"))):
-        model = build(preset, "tiny").eval()
-        rows = [[0, 5, 6, 7], [0, 8, 9]] * 20  # more than one chunk
-        states = stream_states(model, rows)
-        assert states.streams == names
-        with torch.no_grad(), capture(model, "blocks.1.hook_*_post") as found:
-            model(torch.tensor([rows[0]]))
-        resid = found["blocks.1.hook_resid_post"][0, 1:].double().mean(0)
-        np.testing.assert_allclose(states.of("resid")[0, 1], resid, atol=1e-6)
-        if preset == "kromhc":
-            s2 = found["blocks.1.hook_streams_post"][0, 1:, 2].double().mean(0)
-            d = len(s2)
-            np.testing.assert_allclose(states.of("s2")[0, 1], s2, atol=1e-6)
-            np.testing.assert_allclose(states.of("joint")[0, 1, 2 * d : 3 * d], s2, atol=1e-6)
-            np.testing.assert_allclose(states.values[:, :, :4].mean(2), states.of("resid"), atol=1e-6)
+    assert stream_states(build("lfa", "tiny").eval(), [[0, 5, 6]]).streams == ("token", "context", "resid")
+    model, rows = build("kromhc", "tiny").eval(), [[0, 5, 6, 7], [0, 8, 9]] * 20  # more than one chunk
+    states = stream_states(model, rows)
+    assert states.streams == ("s0", "s1", "s2", "s3", "resid")
+    with torch.no_grad(), capture(model, "blocks.1.hook_*_post") as found:
+        model(torch.tensor([rows[0]]))
+    resid = found["blocks.1.hook_resid_post"][0, 1:].double().mean(0)
+    s2 = found["blocks.1.hook_streams_post"][0, 1:, 2].double().mean(0)
+    d = len(s2)
+    for own, expected in ((states.of("resid")[0, 1], resid), (states.of("s2")[0, 1], s2),
+                          (states.of("joint")[0, 1, 2 * d : 3 * d], s2),
+                          (states.values[:, :, :4].mean(2), states.of("resid"))):  # fmt: skip
+        np.testing.assert_allclose(own, expected, atol=1e-6)
 
 
 def test_numbers_by_hand() -> None:

@@ -18,9 +18,8 @@ from streamscope.probes.probe import measure
 from streamscope.rooms import folder_of
 from streamscope.text.tokenizer import Tokenizer
 from tests.probes.bridges import gpt2_and_bridge
-from tests.probes.planted import tables_of
+from tests.probes.planted import even, set_pattern, tables_of
 
-torch.set_num_threads(1)
 N = 6
 
 
@@ -78,13 +77,8 @@ def test_planted_heads(model: StreamTransformer) -> None:
 
 def test_uniform_head_has_the_uniform_score(model: StreamTransformer) -> None:
     """Σ over i of 1/(i+1), worked out by hand, and equal to the column `uniform`."""
-
-    def even(pattern: Tensor, hook: Any) -> Tensor:
-        n = pattern.shape[-1]
-        return (torch.ones(n, n).tril() / torch.arange(1, n + 1)[:, None]).expand_as(pattern).clone()
-
-    probe = Heads(sequences=2, length=N)
-    found = summary(measure(model, probe, [], edits={"blocks.*.attn.hook_pattern": even}, tokenizer=Ids(256))).frame
+    probe, edits = Heads(sequences=2, length=N), set_pattern(even)
+    found = summary(measure(model, probe, [], edits=edits, tokenizer=Ids(256))).frame
     all_of, second = range(2, 2 * N + 1), range(N + 1, 2 * N + 1)
     for score, over in (("previous", all_of), ("first", all_of), ("duplicate", second), ("induction", second)):
         expected = np.mean([1 / (i + 1) for i in over])

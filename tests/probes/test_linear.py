@@ -24,7 +24,6 @@ from streamscope.text.tokenizer import Tokenizer
 from tests.probes.planted import tables_of
 from tests.tiny import randomise, refused
 
-torch.set_num_threads(1)
 HOOK = "blocks.1.hook_resid_post"
 
 

@@ -18,7 +18,6 @@ from tests.probes.bridges import gpt2_and_bridge
 from tests.probes.planted import tables_of
 from tests.tiny import randomise
 
-torch.set_num_threads(1)
 PROMPTS = [[0, 5, 9, 9, 200, 31], [0, 7, 8]]
 
 

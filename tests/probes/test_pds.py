@@ -9,7 +9,7 @@ import pytest
 import torch
 from scipy import stats
 
-from streamscope import InputError, Result, build, load
+from streamscope import InputError, Result, load
 from streamscope.instruments.contract import InstrumentData
 from streamscope.instruments.observations import estimate_all
 from streamscope.instruments.open_data import given_prompts
@@ -24,9 +24,6 @@ from streamscope.probes.probe import measure
 from streamscope.text.tokenizer import Tokenizer
 from tests.probes import planted
 from tests.probes.bridges import gpt2_and_bridge
-from tests.tiny import randomise
-
-torch.set_num_threads(1)
 
 
 def heads(net: Any, prompts: Any, tokenizer: Any = None, **options: Any) -> Table:
@@ -117,11 +114,9 @@ def test_thresholds() -> None:
 
 @pytest.mark.parametrize("preset", ["std-t", "lfa", "c2"])
 def test_equals_loops_on_random_models(preset: str) -> None:
-    words = planted.split_words("competing")
-    net = randomise(build(preset, "tiny", n_ctx=128, d_vocab=300, tokenizer=words))
-    suite = load_suite("competing")
+    net, suite = planted.random_model(preset, "competing"), load_suite("competing")
     suite = replace(suite, prompts=suite.prompts[:24])
-    aligned = align(suite, words)
+    aligned = align(suite, net.tokenizer)
     rows = planted.naive_rows(net, aligned)
     assert max(len(at["target"]) for at in aligned.positions) > 1
     summary = heads(net, suite).frame

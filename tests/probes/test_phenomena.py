@@ -3,6 +3,7 @@
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -29,7 +30,6 @@ from streamscope.probes.probe import measure
 from tests import tiny
 from tests.probes import planted
 
-SMALL = {"n": 60, "sequences": 4}
 REPEATED = (*PERIODS, "repeats")
 
 
@@ -55,11 +55,9 @@ def few_documents(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def look(model: object, name: str, documents: int = 5) -> dict[str, object]:
     """The row of one phenomenon."""
-    read = {"n"} if name in PAIRED else {"sequences"} if name in REPEATED else set()
-    small = {option: value for option, value in SMALL.items() if option in read}
+    small = {"n": 60} if name in PAIRED else {"sequences": 4} if name in REPEATED else {}
     data = [Documents(max_documents=documents)] if name in ("loss", "attention", "depth", *REPEATED) else []
-    result = Phenomena(only=(name,), **small).measure(model, *data)
-    (row,) = result.table().frame.to_dict("records")
+    (row,) = Phenomena(only=(name,), **small).measure(model, *data).table().frame.to_dict("records")
     return row
 
 
@@ -87,18 +85,14 @@ def test_one_document_decides_nothing(one: object) -> None:
 
 def test_what_a_repeat_saves_by_hand() -> None:
     """Losses set to 3 nats the first time and 1 the second; the first token of each saying does not count."""
-    n, vocabulary = 4, 9
-    tokens = [[0, 1, 2, 3, 4, 1, 2, 3, 4], [0, 8, 5, 6, 7, 8, 5, 6, 7]]
-    logits = []
+    tokens, logits = [[0, 1, 2, 3, 4, 1, 2, 3, 4], [0, 8, 5, 6, 7, 8, 5, 6, 7]], []
+    p = np.exp([-9.0, -3.0, -3.0, -3.0, -9.0, -1.0, -1.0, -1.0])
     for ids in tokens:
-        rows = torch.zeros(len(ids), vocabulary, dtype=torch.float64)
-        for at, after in enumerate(ids[1:]):
-            p = np.exp({0: -9.0, n: -9.0}.get(at, -3.0 if at < n else -1.0))
-            rows[at] = np.log((1 - p) / (vocabulary - 1))
-            rows[at, after] = np.log(p)
-        logits.append(rows)
+        rows = torch.from_numpy(np.log(np.repeat((1 - p)[:, None] / 8, 9, axis=1)))
+        rows[range(8), ids[1:]] = torch.from_numpy(np.log(p))
+        logits.append(torch.cat([rows, rows[-1:]]))
     for bos in (0, 1):
-        found = gate.repetition_gain([rows[bos:] for rows in logits], [ids[bos:] for ids in tokens], n)
+        found = gate.repetition_gain([rows[bos:] for rows in logits], [ids[bos:] for ids in tokens], 4)
         assert found == pytest.approx([2.0, 2.0])
 
 
@@ -167,42 +161,42 @@ def test_repeated_words_are_words_that_the_documents_have(monkeypatch: pytest.Mo
         plan(Heads(length=24, pool="trained"), [], tokenizer, pool[:3])
 
 
-def planted_pairs(monkeypatch: pytest.MonkeyPatch, category: str) -> None:
+def on_pairs(monkeypatch: pytest.MonkeyPatch, category: str, name: str, model: object) -> Any:
+    """The table of one phenomenon, measured on 24 planted pairs of a category."""
     pairs = planted.suite(24)
     pairs = replace(pairs, prompts=tuple(replace(p, category=category) for p in pairs.prompts))
     monkeypatch.setattr(gate, "load_suite", lambda name, n: pairs)
+    return Phenomena(only=(name,)).measure(model).table()
 
 
 @pytest.mark.parametrize("name", COREFERENCE)
 def test_a_planted_coreference_head_is_found(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """One planted head attends to the tool in both orders; a head of recency does in one, which is no finding."""
     category = {"coreference-gender": "gender", "coreference-number": "plurality"}.get(name, "competing-nouns")
-    planted_pairs(monkeypatch, category)
-    model = planted.model()
-    found = Phenomena(only=(name,)).measure(model).table().frame.iloc[0]
-    assert (found["value"], found["verdict"], found["head"], found["n"]) == (1.0, "present", "L0.H1 / L0.H1", 24)
+    model, columns = planted.model(), ["value", "verdict", "head", "n"]
+    found = on_pairs(monkeypatch, category, name, model).frame.iloc[0]
+    assert found[columns].tolist() == [1.0, "present", "L0.H1 / L0.H1", 24]
     with monkeypatch.context() as patch:
         patch.setattr(gate, "align", lambda *given: align(*given).only(range(47)))
-        assert Phenomena(only=(name,)).measure(model).table().frame["n"][0] == 23, "a pair that lost one order is none"
+        found = on_pairs(monkeypatch, category, name, model).frame
+    assert found["n"][0] == 23, "a pair that lost one order is none"
     with torch.no_grad():
         for head in (1, 3):  # semantic, leaning
             model.blocks[0].attn.k.weight[8 * head : 8 * head + 8] = 0
-    found = Phenomena(only=(name,)).measure(model).table().frame.iloc[0]
-    assert (found["value"], found["verdict"]) == (0.0, "absent")
+    found = on_pairs(monkeypatch, category, name, model).frame.iloc[0]
+    assert found[columns[:2]].tolist() == [0.0, "absent"]
 
 
 @pytest.mark.parametrize(("name", "category"), [("position", "competing-nouns"), ("position-gender", "gender")])
 def test_a_planted_recency_head_is_found(monkeypatch: pytest.MonkeyPatch, name: str, category: str) -> None:
-    planted_pairs(monkeypatch, category)
     model = planted.model()
-    found = Phenomena(only=(name,)).measure(model).table().frame.iloc[0]
+    found = on_pairs(monkeypatch, category, name, model).frame.iloc[0]
     assert (found["value"], found["verdict"]) == (pytest.approx(1, abs=1e-6), "present")
     assert found["head"] == "L0.H0 (last) / L0.H0 (last)"
     with torch.no_grad():
         model.blocks[0].attn.positions.slopes.zero_()
-    assert Phenomena(only=(name,)).measure(model).table().frame["verdict"].tolist() == ["absent"]
-    planted_pairs(monkeypatch, "plurality")
-    table = Phenomena(only=(name,)).measure(model).table()
+    assert on_pairs(monkeypatch, category, name, model).frame["verdict"].tolist() == ["absent"]
+    table = on_pairs(monkeypatch, "plurality", name, model)
     assert table.missing[0, "value"] == f"the pairs have no category {category}"
 
 
@@ -211,9 +205,8 @@ def test_copying_is_what_coherence_says_is_due_to_the_nouns(one: object, run: Pa
     coherence.main([str(run), "--suite", "stories", "--n", "60", "--out", str(out)])
     row = pd.read_parquet(out).set_index("category").loc["all"]
     found, lift = look(one, "copying"), look(one, "lift")
-    assert (found["value"], found["value_low"], found["value_high"]) == pytest.approx(
-        (row["due"], row["due_low"], row["due_high"]), rel=1e-9
-    )
+    for of_gate, of_probe in (("value", "due"), ("value_low", "due_low"), ("value_high", "due_high")):
+        assert found[of_gate] == pytest.approx(row[of_probe], rel=1e-9)
     assert found["n"] == lift["n"] == row["controls"]
     assert lift["value"] == pytest.approx(row["lift"], rel=1e-9) and lift["value_low"] < lift["value"]
 
@@ -225,12 +218,8 @@ def test_loss_and_depth_are_those_of_the_documents(one: object, run: Path) -> No
         ids = torch.tensor(shards.document(d)[: one.config.n_ctx + 1].tolist())[None]
         logits = one.layer_logits(ids[:, :-1])[0]  # [T, layers, V]
         losses.append(torch.nn.functional.cross_entropy(logits[:, -1].double(), ids[0, 1:], reduction="sum"))
-        tops = logits.argmax(-1).T
-        for t in range(tops.shape[1]):
-            layer = tops.shape[0] - 1
-            while layer and tops[layer - 1, t] == tops[-1, t]:
-                layer -= 1
-            depths.append(layer)
+        for tops in logits.argmax(-1).tolist():
+            depths.append(min(k for k in range(len(tops)) if set(tops[k:]) == {tops[-1]}))
     assert look(one, "loss")["value"] == pytest.approx(float(sum(losses)) / len(depths), rel=1e-6)
     share = max(depths.count(layer) for layer in set(depths)) / len(depths)
     found = look(one, "depth")
@@ -315,9 +304,8 @@ def test_position_is_pds_of_the_stories(one: object) -> None:
 def test_the_interval_of_a_share_ends_at_0_and_1(name: str) -> None:
     for few in (0.0, 1.0):
         found = gate.PhenomenonObservations([few] * 2 + [1 - few] * 58, cluster=[str(i // 3) for i in range(60)])
-        row = estimate(
-            gate._block(name, found), [Contrast(quantity="value", weights={0: 1.0}, tested=False)]
-        ).frame.iloc[0]
+        of_value = [Contrast(quantity="value", weights={0: 1.0}, tested=False)]
+        row = estimate(gate._block(name, found), of_value).frame.iloc[0]
         assert 0 <= row["low"] < row["value"] < row["high"] <= 1
 
 
@@ -391,13 +379,3 @@ def test_each_snapshot_stands_beside_that_of_the_control(run: Path, tmp_path: Pa
     assert table["value_difference"].iloc[0] > 0.5 and table["value_difference"].iloc[1] == 0
     with pytest.raises(InputError, match="no snapshot of the step of"):
         main([f"{run}@all", str(run), "--control", f"{run}@all", *few[:2]])
-
-
-def test_every_phenomenon_has_a_line(one: object, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Planted numbers instead of looks: the table has a row for each name, in order, with limits and verdicts."""
-    for name in NAMES:
-        fake = gate.PhenomenonObservations([1.0, 1.1, 1.2], head="L0.H0")
-        monkeypatch.setitem(gate.LOOKS, name, lambda of, name, fake=fake: fake)
-    frame = Phenomena(only=NAMES).measure(one, Documents(max_documents=1)).table().frame
-    assert frame["phenomenon"].tolist() == list(NAMES)
-    assert set(frame["verdict"]) == {"–", "present"} and frame["value"].to_numpy() == pytest.approx(1.1)

@@ -15,7 +15,6 @@ from streamscope.probes import Picture
 from streamscope.probes.picture.measure import picture, summary
 from tests.probes import planted
 
-torch.set_num_threads(1)
 TEXT = "Tim took a key and a box . He used it to work with the"
 KEY, BOX = 4, 7
 NOUNS = {"recency": (0, 1), "semantic": (1, 0), "mixture": (1 / 4, 3 / 4), "leaning": (4 / 5, 1 / 5)}

@@ -22,9 +22,8 @@ from streamscope.probes.specialization.measure import Sums, distances, observed,
 from streamscope.rooms import folder_of
 from streamscope.text.tokenizer import Tokenizer
 from tests.probes.bridges import gpt2_and_bridge
-from tests.probes.planted import tables_of
+from tests.probes.planted import even, tables_of
 
-torch.set_num_threads(1)
 T = 8
 SAMPLES = torch.randint(1, 256, (23, T + 3), generator=torch.Generator().manual_seed(0)).tolist()
 
@@ -44,8 +43,7 @@ def summed(captures: Captures) -> pd.DataFrame:
     return summary(sums)
 
 
-EVEN = torch.ones(T, T).tril() / torch.arange(1, T + 1)[:, None]
-SELF, SINK = torch.eye(T), torch.eye(T)[torch.zeros(T, dtype=torch.long)]
+EVEN, SELF, SINK = even(T), torch.eye(T), torch.eye(T)[torch.zeros(T, dtype=torch.long)]
 
 
 @pytest.fixture(scope="module")

@@ -1,13 +1,12 @@
 """SPS on heads whose attention is known, raw and gated, against loops."""
 
 from statistics import fmean
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from streamscope import Result, build
+from streamscope import Result
 from streamscope.instruments.open_data import given_prompts
 from streamscope.instruments.prompts import align, load_suite
 from streamscope.models.config import Gate
@@ -15,9 +14,6 @@ from streamscope.models.hooks import capture
 from streamscope.probes import Sps
 from streamscope.probes.probe import measure
 from tests.probes import planted
-from tests.tiny import randomise
-
-torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="module")
@@ -56,10 +52,8 @@ def test_gated_attention() -> None:
 
 @pytest.mark.parametrize("attention", ["raw", "gated"])
 def test_equals_loops_on_a_random_model(attention: str) -> None:
-    words = planted.split_words("competing")
-    net = randomise(build("c2", "tiny", n_ctx=128, d_vocab=300, tokenizer=words))
-    suite = load_suite("competing")
-    aligned = align(suite, words)
+    net, suite = planted.random_model("c2", "competing"), load_suite("competing")
+    aligned = align(suite, net.tokenizer)
     cells: dict[tuple[int, int], list[float]] = {}
     even = []
     rows_of = planted.naive_rows(net, aligned)
@@ -85,13 +79,7 @@ def test_equals_loops_on_a_random_model(attention: str) -> None:
 
 
 def test_even_attention_scores_the_length_of_words() -> None:
-    words = planted.split_words("competing")
-    net = build("lfa", "tiny", n_ctx=128, d_vocab=300, tokenizer=words)
-
-    def even(x: torch.Tensor, hook: Any) -> torch.Tensor:
-        mask = torch.ones_like(x).tril()
-        return mask / mask.sum(-1, keepdim=True)
-
-    table = measure(net, Sps(), load_suite("competing"), edits={"blocks.*.attn.hook_pattern": even})
+    edits = planted.set_pattern(planted.even)
+    table = measure(planted.random_model("lfa", "competing"), Sps(), load_suite("competing"), edits=edits)
     np.testing.assert_allclose(table["sps"], table["even"], atol=1e-6)
     assert table["even"].mean() != 0
