@@ -16,7 +16,6 @@ import torch
 
 from streamscope import Documents, Result, load
 from streamscope.__main__ import main as streamscope
-from streamscope.instruments.contract import Instrument
 from streamscope.instruments.open_data import open_data
 from streamscope.instruments.user_instrument import instrument_in, main
 from streamscope.models.hooks import capture, edit
@@ -38,12 +37,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.fixture(scope="module")
-def own(file: Path) -> type[Instrument]:
-    return instrument_in(f"{file}:PreviousSentence")
-
-
-def test_the_instrument_of_the_guide_finds_what_was_planted(own: type[Instrument]) -> None:
+def test_the_instrument_of_the_guide_finds_what_was_planted(file: Path) -> None:
     """A head that attends evenly gives the previous sentence its share of the keys, worked out by hand."""
     text = "Tim took a . He used the key . Tim took it"
     model, words = planted(), tokenizer()
@@ -52,6 +46,7 @@ def test_the_instrument_of_the_guide_finds_what_was_planted(own: type[Instrument
         kind=Documents, tokenizer=words, rows=lambda: iter([ids]), title=lambda: "one", about=dict,
         units=lambda: pd.DataFrame({"unit": ["a"], "cluster": ["a"]}),
     )  # fmt: skip
+    own = instrument_in(f"{file}:PreviousSentence")
     table = own(ends=".").measure(model, rows).table().frame.set_index("head")
     # BOS Tim took a . | He used the key . | Tim took it: 5, 5 and 3 tokens; query i sees i + 1 keys
     expected = np.mean([5 / (i + 1) for i in range(5, 10)] + [5 / (i + 1) for i in range(10, 13)])
