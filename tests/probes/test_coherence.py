@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 import torch
 
-from streamscope import InputError, build
+from streamscope import InputError
 from streamscope.instruments.open_data import given_prompts
 from streamscope.instruments.prompts import align, load_suite
 from streamscope.instruments.prompts.alignment import Aligned
@@ -19,9 +19,7 @@ from streamscope.probes import Coherence, Coreference, Pds, Sps
 from streamscope.probes.coherence.measure import NO_CONTROL, observed, opening, rows, with_other_openings
 from streamscope.probes.probe import measure
 from streamscope.probes.roles import groups_of
-from streamscope.text.tokenizer import Tokenizer
 from tests.probes import planted
-from tests.tiny import randomise
 
 
 def summary(found: pd.DataFrame, *, elsewhere: bool = True) -> Table:
@@ -56,13 +54,11 @@ def test_planted_logits() -> None:
 
 
 def test_equals_log_softmax_on_a_random_model() -> None:
-    suite = load_suite("competing")
-    words = Tokenizer.train([p.text + (p.coherent or "") for p in suite.prompts], 300)
-    net = randomise(build("lfa", "tiny", n_ctx=128, d_vocab=300, tokenizer=words))
+    suite, net = load_suite("competing"), planted.random_model("lfa", "competing")
     one_pair = rows(planted_logits(), align(planted.suite(1), planted.tokenizer()), None, planted.tokenizer())
     alone = summary(one_pair, elsewhere=False)
     assert alone.frame["share_low"].isna().all() and (0, "share_low") in alone.missing
-    aligned, table = align(suite, words), measure(net, Coherence(), suite)
+    aligned, table = align(suite, net.tokenizer), measure(net, Coherence(), suite)
     aligned = aligned.only([i for i, after in enumerate(aligned.continuations) if after is not None])
     assert table["id"].tolist() == [p.id for p in aligned.prompts]
     for ids, after, odds in zip(aligned.tokens, aligned.continuations, table["log_odds"], strict=True):

@@ -1,6 +1,6 @@
 """Head groups: classes of words, scores against a plain loop, planted heads that look at one class each."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import permutations
 from pathlib import Path
@@ -25,9 +25,7 @@ from tests.probes import planted
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = "One day Mia's friend saw a big key, and Tom ran. The key fell. She took it"
-PROMPT = Prompt(
-    id="p", text=TEXT, roles={"query": (72, 74), "target": (31, 34)}, category="c"
-)  # fmt: skip
+PROMPT = Prompt(id="p", text=TEXT, roles={"query": (72, 74), "target": (31, 34)}, category="c")
 
 
 def test_words_have_classes_and_tokens_those_of_their_words() -> None:
@@ -74,29 +72,29 @@ def test_scores_are_those_of_a_plain_loop(gated: bool) -> None:
                 assert found[name] == pytest.approx(mass - g * share, abs=1e-6)
 
 
-def looking(at: Sequence[str], n: int = 12) -> RoleTable:
-    """Heads that look at one class each (or everywhere), a head per entry of `at`."""
-    tokenizer = planted.tokenizer()
-    query = role_query(planted.suite(n), tokenizer)
-    patterns = []
-    for i, p in enumerate(query.aligned.prompts):
-        q = query.aligned.queries[i]
-        kinds = token_classes(p, tokenizer.spans(p.text)[1])[:q]
-        rows = []
-        for name in at:
-            row = torch.tensor([float(k == name or name == "everywhere") for k in (*kinds, "query")])
-            rows.append(row / row.sum() * (0.9 + 0.01 * (i % 10)))
-        patterns.append(torch.stack(rows)[:, None])
-    return groups.read(captures(patterns), query, tokenizer)
+def planted_patterns(query: Any, rows: Callable[[list[int], list[str]], list[list[float]]]) -> list[torch.Tensor]:
+    """What every head looks at, by the ids and the classes of the tokens before the query; the query comes last."""
+    tokenizer, patterns = planted.tokenizer(), []
+    for p, q in zip(query.aligned.prompts, query.aligned.queries, strict=True):
+        ids, spans = tokenizer.spans(p.text)
+        looks = torch.tensor(rows(ids[:q], token_classes(p, spans)[:q]))
+        patterns.append((looks / looks.sum(-1, keepdim=True))[:, None])
+    return patterns
 
 
 def test_planted_heads_are_found_and_scored_on_the_other_half() -> None:
-    table = looking(["semantic", "everywhere", "entity", "anchor", "everywhere"])
+    tokenizer = planted.tokenizer()
+    query = role_query(planted.suite(12), tokenizer)
+    at = ["semantic", "everywhere", "entity", "anchor", "everywhere"]
+    patterns = planted_patterns(query, lambda ids, kinds: [
+        [float(name in (kind, "everywhere")) for kind in (*kinds, "query")] for name in at
+    ])  # fmt: skip
+    scaled = [rows * (0.9 + 0.01 * (i % 10)) for i, rows in enumerate(patterns)]
+    table = groups.read(captures(scaled), query, tokenizer)
     found = groups.summary(HeadGroups(k=1), table)
     assert groups.groups_of(found) == {"entity": (Head(0, 2),), "anchor": (Head(0, 3),), "semantic": (Head(0, 0),)}
     chosen = found[found["group"] != ""]
-    assert (chosen["held_out_low"] > 0).all()
-    assert (chosen["n"] < 24).all() and (chosen["n"] >= 10).all()  # one half
+    assert (chosen["held_out_low"] > 0).all() and chosen["n"].between(10, 23).all()  # one half
     assert found.loc[found["index"] == 1, list(CLASSES)].abs().max(axis=None) < 1e-6
     assert groups.scores_of(found)["entity"][Head(0, 2)] == pytest.approx(found["entity"][2])
 
@@ -107,10 +105,8 @@ def test_only_what_a_query_can_see_is_read() -> None:
     captured, query = groups.capture(model, suite, model.tokenizer)
     assert [len(ids) - 1 for ids in query.tokens] == query.aligned.queries
     whole = replace(query, tokens=query.aligned.tokens)
-    found, of_all = (
-        groups.read(captured, query, model.tokenizer),
-        groups.read(run(model, whole), whole, model.tokenizer),
-    )
+    found = groups.read(captured, query, model.tokenizer)
+    of_all = groups.read(run(model, whole), whole, model.tokenizer)
     pd.testing.assert_frame_equal(found.frame(), of_all.frame(), rtol=0, atol=1e-6)
 
 
@@ -119,18 +115,11 @@ def test_a_role_is_a_head_that_looks_at_a_class_and_not_at_one_word() -> None:
     that it scores there like a head of the class; the others look everywhere. Only the first has its role."""
     tokenizer, probe = planted.tokenizer(), HeadGroups(k=1)
     query = role_query(planted.suite(12), tokenizer)
-    patterns = []
-    for i, p in enumerate(query.aligned.prompts):
-        q = query.aligned.queries[i]
-        ids, spans = tokenizer.spans(p.text)
-        kinds = token_classes(p, spans)[:q]
-        looks = [
-            [float(k == "entity") for k in kinds],
-            [float(x == tokenizer.encode("took")[-1]) for x in ids[:q]],
-            *[[1.0] * q for _ in range(6)],
-        ]
-        rows = [torch.tensor([*one, float(h > 1)]) for h, one in enumerate(looks)]
-        patterns.append(torch.stack([row / row.sum() for row in rows])[:, None])
+    took = tokenizer.encode("took")[-1]
+    patterns = planted_patterns(query, lambda ids, kinds: [
+        [*(float(kind == "entity") for kind in kinds), 0.0], [*(float(i == took) for i in ids), 0.0],
+        *[[1.0] * (len(ids) + 1)] * 6,
+    ])  # fmt: skip
     found = captures(patterns)
     dealt = groups.shuffled_scores(probe, found, query, tokenizer)
     assert dealt.shape == (199, 8) and (dealt == groups.shuffled_scores(probe, found, query, tokenizer)).all()

@@ -1,5 +1,6 @@
-"""Head scores on planted heads: by edits of the pattern, and by weights set by hand; a naive reference; a bridge."""
+"""Head scores on planted heads: by edits of the pattern, and by weights set by hand; a naive reference."""
 
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -7,6 +8,7 @@ import pandas as pd
 import pytest
 import torch
 from torch import Tensor
+from torch.nn.functional import one_hot
 
 from streamscope.instruments.table import Table
 from streamscope.models.hooks import run
@@ -17,7 +19,6 @@ from streamscope.probes.heads.measure import SCORES, observed
 from streamscope.probes.probe import measure
 from streamscope.rooms import folder_of
 from streamscope.text.tokenizer import Tokenizer
-from tests.probes.bridges import gpt2_and_bridge
 from tests.probes.planted import even, set_pattern, tables_of
 
 N = 6
@@ -37,19 +38,6 @@ def model() -> StreamTransformer:
     return build("std-t", "tiny", init_std=0.3)
 
 
-def looking(target: Any) -> Any:
-    """An edit after which head h looks from i at position target(h, i) alone, at itself where there is none."""
-
-    def fn(pattern: Tensor, hook: Any) -> Tensor:
-        new = torch.zeros_like(pattern)
-        for h in range(pattern.shape[1]):
-            for i in range(pattern.shape[2]):
-                new[:, h, i, target(h, i) if 0 <= target(h, i) <= i else i] = 1
-        return new
-
-    return fn
-
-
 def summary(rows: pd.DataFrame) -> Table:
     """The table of the rows of `read`."""
     names = [str(i) for i in sorted(rows["prompt"].unique())]
@@ -63,13 +51,18 @@ def scores(summary: pd.DataFrame, kind: str = "random") -> dict[tuple[str, str],
 def test_planted_heads(model: StreamTransformer) -> None:
     """Each head of layer 0 looks where one score asks for: that score is 1 and the others are 0."""
     back = [lambda i: i - 1, lambda i: 0, lambda i: i - N or i, lambda i: i - N + 1 or i]  # not at BOS by chance
-    edits = {"blocks.0.attn.hook_pattern": looking(lambda h, i: back[h](i))}
+
+    def look(pattern: Tensor, hook: Any) -> Tensor:
+        """Head h looks from i at position back[h](i) alone, at itself where there is none."""
+        keys = [[key if (key := at(i)) >= 0 else i for i in range(pattern.shape[2])] for at in back]
+        return one_hot(torch.tensor(keys), pattern.shape[3]).to(pattern).expand_as(pattern).clone()
+
+    edits = {"blocks.0.attn.hook_pattern": look}
     probe = Heads(sequences=3, length=N)
     table = measure(model, probe, [[0, 5, 6, 7, 8], [0, 9, 9, 9]], edits=edits, tokenizer=Ids(256))
     found = scores(summary(table).frame)
-    for h, own in enumerate(SCORES):
-        for score in SCORES:
-            assert found[f"L0.H{h}", score] == (1.0 if own == score else 0.0), (own, score)
+    for (h, own), score in product(enumerate(SCORES), SCORES):
+        assert found[f"L0.H{h}", score] == (1.0 if own == score else 0.0), (own, score)
     text = scores(summary(table).frame, "text")
     assert [text[head, score] for head in ("L0.H0", "L0.H1") for score in ("previous", "first")] == [1, 0, 0, 1]
     assert ("L0.H0", "induction") not in text
@@ -144,17 +137,3 @@ def test_a_context_below_the_length_of_texts() -> None:
     model = build("std-t", "tiny", n_ctx=20, d_vocab=tokenizer.d_vocab, tokenizer=tokenizer)
     found = Heads(sequences=2, length=N, texts=False).measure(model, progress=iter).table().frame
     assert set(found["kind"]) == {"random"} and found["mean"].notna().all()
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
-def test_on_a_bridge() -> None:
-    """The same numbers as from the attentions that the library itself returns."""
-    inner, bridge = gpt2_and_bridge(of_a_copy=True)
-    probe = Heads(sequences=2, length=N)
-    query = probe.plan([], Ids(100))
-    with torch.no_grad():
-        attentions = inner(torch.tensor(query.tokens), output_attentions=True).attentions
-    table = measure(bridge, probe, [], tokenizer=Ids(100))
-    expected = torch.stack(list(attentions), 1)[..., N + 1 :, :].diagonal(2, -2, -1).mean(-1)  # [B, L, H]
-    got = table[table["score"] == "induction"].sort_values(["prompt", "layer", "index"])["value"]
-    np.testing.assert_allclose(got, expected.flatten(), atol=1e-6)

@@ -24,7 +24,7 @@ from streamscope.probes import Heads, Pds, Phenomena, coherence
 from streamscope.probes.heads import measure as heads_module
 from streamscope.probes.heads.measure import plan, trained_words, words
 from streamscope.probes.pds import NOUNS
-from streamscope.probes.phenomena import COREFERENCE, NAMES, PAIRED, PERIODS, PHENOMENA, main
+from streamscope.probes.phenomena import COREFERENCE, PAIRED, PERIODS, PHENOMENA, main
 from streamscope.probes.phenomena import measure as gate
 from streamscope.probes.probe import measure
 from tests import tiny
