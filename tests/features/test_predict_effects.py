@@ -10,7 +10,8 @@ from sklearn.linear_model import Ridge
 from sklearn.preprocessing import StandardScaler
 
 from streamscope.cli.errors import InputError
-from streamscope.features.predict_effects import PredictEffects
+from streamscope.features import Extract, PredictEffects
+from streamscope.features.compute.formulas import columns
 from streamscope.features.predict_effects import explained_variance as regression
 from streamscope.features.predict_effects.measure import MatchedTokens, match_effects, prefixes
 from streamscope.features.store import read_effects, read_features
@@ -84,9 +85,6 @@ def test_r2_is_that_of_the_formula_and_a_constant_effect_has_none() -> None:
         regression.explain(X[:100], effects[:100], {k: v[:100] for k, v in KNOWN.items()}, CODES[:100])
 
 
-# ---- the files and the command -----------------------------------------------------------------
-
-
 def tokens(n: int = 400, documents: int = 20) -> pd.DataFrame:
     """Index columns of n tokens."""
     each = n // documents
@@ -96,13 +94,8 @@ def tokens(n: int = 400, documents: int = 20) -> pd.DataFrame:
     return table.assign(token="x", target_id=1, target="y", prediction_id=2, prediction="z")
 
 
-def files(
-    folder: Path, *, index: Any = lambda table: table, **changes: Any
-) -> tuple[Path, Path, pd.DataFrame, pd.DataFrame]:
+def files(folder: Path, *, index: Any = lambda table: table, **changes: Any) -> tuple[Path, Path, Any, Any]:
     """Features of 400 tokens, and effects of 380 of them and 10 others; L0.H0 follows the features, L1.H1 does not."""
-    from streamscope.features.compute.formulas import columns
-    from streamscope.features.extract import Extract
-
     rng = np.random.default_rng(0)
     table = index(tokens())
     names = [c.name for c in columns(2, 2, Extract())]
@@ -193,9 +186,6 @@ def test_files_that_do_not_match(tmp_path: Path, changes: dict, message: str) ->
         matched(one, other)
 
 
-# ---- cross-validated regression ------------------------------------------------------------------
-
-
 def r2(y: np.ndarray, said) -> np.ndarray:
     return 1 - np.square(y - said.predicted).sum(0) / np.square(y - said.mean).sum(0)
 
@@ -235,28 +225,17 @@ def test_ridge_is_that_of_nested_loops_over_scikit_learn() -> None:
         np.testing.assert_allclose(said.mean[folds == f], np.tile(y[folds != f].mean(0), (sum(folds == f), 1)))
 
 
-def test_no_document_is_in_two_folds() -> None:
-    groups = np.random.default_rng(0).integers(0, 23, 400)
-    folds = regression.folds_of(groups, 5, seed=3)
-    assert all(len(set(folds[groups == g])) == 1 for g in range(23))
-    assert set(folds) == set(range(5))
-    assert np.bincount(folds).min() > 40
-
-
 def test_leakage_across_documents_is_caught_by_grouping() -> None:
     """Features and effects name the document, nothing else: split by token they match, by document they do not."""
     rng = np.random.default_rng(0)
     documents = np.repeat(np.arange(40), 25)
     x, y = rng.normal(size=(40, 20))[documents], rng.normal(size=(40, 3))[documents]
-    leaking, grouped = (
-        r2(y, regression.ridge(x + 0.01 * rng.normal(size=x.shape), y, regression.folds_of(g, 5, seed=0)))
-        for g in (np.arange(len(y)), documents)
-    )
-    assert (leaking > 0.25).all()
-    assert (grouped < 0.05).all()
-    rows = regression.folds_of(np.arange(len(y)), 5, seed=0)
-    assert r2(y[:, :1], regression.boosting(x, y[:, :1], rows, steps=40))[0] > 0.95
-    assert r2(y[:, :1], regression.boosting(x, y[:, :1], regression.folds_of(documents, 5, seed=0), steps=40))[0] < 0.1
+    x = x + 0.01 * rng.normal(size=x.shape)
+    by_token, by_document = (regression.folds_of(groups, 5, seed=0) for groups in (np.arange(len(y)), documents))
+    leaking, grouped = (r2(y, regression.ridge(x, y, folds)) for folds in (by_token, by_document))
+    assert (leaking > 0.25).all() and (grouped < 0.05).all()
+    leaking, grouped = (r2(y[:, :1], regression.boosting(x, y[:, :1], f, steps=40))[0] for f in (by_token, by_document))
+    assert leaking > 0.95 and grouped < 0.1
 
 
 def test_the_effects_of_a_fold_do_not_choose_its_trees() -> None:

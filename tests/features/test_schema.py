@@ -1,7 +1,5 @@
 """The columns of the tiers: how many, in which order, under which names (PLS B.7, C.3)."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 
@@ -86,36 +84,12 @@ def test_what_is_of_the_final_layer_says_so_whatever_the_depth() -> None:
         assert final == ({"confidence", "context_span"} if tier == "core" else {"attn_span_final", "local_mass_final"})
 
 
-def two_layers(n: int = 3) -> formulas.ForwardRecord:
-    """What one head of two layers showed at n positions: nothing."""
-    nothing = torch.zeros(n, 1)
-    predicted, p = torch.tensor([[5], [7]]).expand(2, n), torch.full((2, n), 0.25)
-    trajectory = formulas.Trajectory(predicted, p, p, p[0])
-    return formulas.ForwardRecord(
-        formulas.Shape(2, 1, Extract()),
-        trajectory,
-        predicted[1],
-        [formulas.AttentionStats(nothing, nothing, nothing)] * 2,
-    )
-
-
-def test_a_family_names_what_its_function_gives() -> None:
-    record, values = two_layers(), torch.arange(12.0).reshape(3, 2, 2)
-    pairs = formulas.Family("v_{where}_L{layer}", "kind", "unit", "source", "{counted}", lambda record: values)
-    found = {name: x.tolist() for name, x in pairs.by_name(record).items()}
-    names = ("v_stable_L0", "v_stable_L1", "v_final_L0", "v_final_L1")
-    assert found == {name: [i, i + 4, i + 8] for i, name in enumerate(names)}
-    said = [(c.name, c.component, c.layer, c.unit, c.source, c.formula) for c in pairs.columns(record.shape)]
-    assert said[2] == ("v_final_L0", "kind", 0, "unit", "source", "y") and len(said) == 4
-    last = replace(pairs, name="v_{where}_{rank}", final=True)
-    assert [c.layer for c in last.columns(record.shape)] == [None] * 5 + [1] * 5
-    with pytest.raises(ValueError, match="zip"):
-        last.by_name(record)
-    alone = replace(pairs, name="v", values=lambda record: torch.arange(3.0))
-    assert alone.by_name(record)["v"].tolist() == [0, 1, 2] and [c.layer for c in alone.columns(record.shape)] == [None]
-
-
 def test_some_features_in_their_order_as_numbers_of_one_kind() -> None:
+    """Of one head of two layers that showed nothing at three positions."""
+    nothing, p = torch.zeros(3, 1), torch.full((2, 3), 0.25)
+    predicted, stats = torch.tensor([[5], [7]]).expand(2, 3), formulas.AttentionStats(nothing, nothing, nothing)
+    trajectory = formulas.Trajectory(predicted, p, p, p[0])
+    record = formulas.ForwardRecord(formulas.Shape(2, 1, Extract()), trajectory, predicted[1], [stats] * 2)
     by_name = {c.name: c for c in formulas.columns(2, 1, Extract())}
-    found = formulas.compute(two_layers(), [by_name["kappa"], by_name["k_star"]])
+    found = formulas.compute(record, [by_name["kappa"], by_name["k_star"]])
     assert found.tolist() == [[1, 2]] * 3 and found.dtype == torch.float32, "counts too, where there is nothing else"
