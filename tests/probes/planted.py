@@ -12,7 +12,7 @@ score of key k at distance d is β noun(k) + γ tool(k) − m d, so over the two
 
 import math
 from collections.abc import Callable
-from functools import cache
+from copy import deepcopy
 from typing import Any
 
 import tokenizers
@@ -112,16 +112,14 @@ def even(n: int) -> torch.Tensor:
 
 def random_model(preset: str, suite: str) -> Any:
     """A random model that cuts the nouns of a bundled suite into several tokens."""
-    return randomise(build(preset, "tiny", n_ctx=128, d_vocab=300, tokenizer=split_words(suite)))
+    words = Tokenizer.train([p.text for p in load_suite(suite).prompts], 300)
+    return randomise(build(preset, "tiny", n_ctx=128, d_vocab=300, tokenizer=words))
 
 
 def tables_of(how: Any, seen: InstrumentData) -> dict[str, Table]:
     """What an instrument makes of observations."""
     seen.about.setdefault("title", "")
     return how.tables(seen, estimate_all(seen.blocks, seen.contrasts))
-
-
-# ---- the paper's formulas, one prompt and one head at a time -----------------------------------
 
 
 def naive_rows(net: Any, aligned: Aligned) -> list[dict[tuple[int, int], list[float]]]:
@@ -141,7 +139,14 @@ def mass(row: list[float], positions: tuple[int, ...]) -> float:
     return sum(row[position] for position in positions)
 
 
-@cache
-def split_words(suite: str) -> Tokenizer:
-    """A tokenizer that cuts the nouns of a bundled suite into several tokens."""
-    return Tokenizer.train([p.text for p in load_suite(suite).prompts], 300)
+def gpt2_and_bridge(vocabulary: int = 100, std: float = 0.2, of_a_copy: bool = False) -> tuple[Any, Any]:
+    """A small GPT-2 of the library and its bridge. In a bridge it returns no attention; one `of_a_copy` leaves it."""
+    from transformer_lens.model_bridge.sources import build_bridge_from_module
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    torch.manual_seed(0)
+    sizes = dict(n_layer=2, n_head=2, n_embd=32, vocab_size=vocabulary, n_positions=32, initializer_range=std)
+    config = GPT2Config(**sizes)
+    config._attn_implementation = "eager"
+    inner = GPT2LMHeadModel(config).eval()
+    return inner, build_bridge_from_module(deepcopy(inner) if of_a_copy else inner, "GPT2LMHeadModel", hf_config=config)

@@ -96,8 +96,6 @@ def test_continuations_that_cannot_be_compared_are_left_out_here_alone() -> None
         Coherence().measure(net, given_prompts(replace(suite, prompts=tuple(prompts[:10])), net))
 
 
-# ---- other prompts' nouns as a control ----------------------------------------------------------------
-
 TEXTS = {
     "a": "Mia saw a pen and a box. She used it to write. It was a",
     "b": "Ann saw a saw and a bag. She used it to cut. It was a",
@@ -139,9 +137,9 @@ def test_only_another_prompt_without_its_nouns_lends_its_opening() -> None:
     assert suite is not None
     texts = {p.id: p for p in suite.prompts}
     assert sorted(texts) == ["a", "b", "d"]
-    assert texts["a"].text == "Ann saw a saw and a bag. She used it to write. It was a"
-    start, end = texts["a"].roles["query"]
-    assert texts["a"].text[start:end] == "it" and (texts["a"].coherent, texts["a"].incoherent) == (" x", " y")
+    one = texts["a"]
+    assert one.text == "Ann saw a saw and a bag. She used it to write. It was a"
+    assert one.text[slice(*one.roles["query"])] == "it" and (one.coherent, one.incoherent) == (" x", " y")
     assert texts["d"].text == "Ann saw a saw and a bag. She used it to draw. It was a"
     assert with_other_openings(aligned_nouns("a", "c")) is None
 

@@ -268,7 +268,7 @@ def test_built_in_and_bad_sets(tmp_path: Path) -> None:
     few.write_text("\n".join(f"text {i % 9}" for i in range(12)))
     assert (len(read_set(str(few)).texts), read_set(str(few)).repeated) == (9, 3)
     few.write_text("one\ntwo\n")
-    for source, message in ((str(few), "2 different texts"), ("hapy", "happy"), ("competing#tool", "tool-container")):
+    for source, message in ((str(few), "2 different texts"), ("competing#tool", "tool-container")):
         with pytest.raises(InputError, match=message):
             read_set(source)
     with pytest.raises(InputError, match="share 60 texts"):

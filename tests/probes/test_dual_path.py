@@ -35,8 +35,7 @@ def test_paths_whose_shares_are_known() -> None:
         third.logvar.weight.zero_()
         third.logvar.bias.fill_(c)
     found = table(model).set_index("place")
-    assert found.loc["L0.q", ["along", "power"]].tolist() == [1.0, 1.0]
-    assert found.loc["L0.k", ["along", "power"]].tolist() == [0.0, 0.0]
+    assert found.loc[["L0.q", "L0.k"], ["along", "power"]].to_numpy().tolist() == [[1.0, 1.0], [0.0, 0.0]]
     kl = 0.5 * (b**2 + np.exp(c) - 1 - c)
     assert found.loc["L0.up", "kl"] == pytest.approx(third.rank * kl, rel=1e-5)
     assert found.loc["L0.up", "clamped"] == float(third.rank * kl > np.log(2))
@@ -54,15 +53,14 @@ def test_the_numbers_beside_a_naive_loop() -> None:
     """Position by position and dimension by dimension, as in HDPL Eq. 1 to 9 and in the definition of active units."""
     model, name = model_of("hdpl"), "blocks.1.attn.v"
     opened = open_data(DATA, model)
-    got = {what: np.empty((0, 0)) for what in ("detail", "global", "mu", "logvar")}
+    got: dict[str, list[np.ndarray]] = {what: [] for what in ("global", "detail", "mu", "logvar")}
     for row in opened.rows():
         with torch.no_grad(), capture(model, [f"{name}.hook_{what}" for what in got]) as found:
             model(torch.tensor([row[: model.config.n_ctx]]))
         last = min(len(row) - 1, model.config.n_ctx)  # the positions that predict a token
-        for what in got:
-            new = found[f"{name}.hook_{what}"][0, :last].double().numpy()
-            got[what] = np.concatenate([got[what], new]) if got[what].size else new
-    d, g, mu, logvar = (got[what] for what in ("detail", "global", "mu", "logvar"))
+        for what, rows in got.items():
+            rows.append(found[f"{name}.hook_{what}"][0, :last].double().numpy())
+    g, d, mu, logvar = map(np.concatenate, got.values())
     kl = 0.5 * (mu**2 + np.exp(logvar) - 1 - logvar)
     along = (g * (g + d)).sum() / ((g + d) ** 2).sum()
     power = (g**2).sum() / ((g**2).sum() + (d**2).sum())

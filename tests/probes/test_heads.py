@@ -1,6 +1,7 @@
 """Head scores on planted heads: by edits of the pattern, and by weights set by hand; a naive reference."""
 
 from itertools import product
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -24,13 +25,9 @@ from tests.probes.planted import even, set_pattern, tables_of
 N = 6
 
 
-class Ids:
+def random_ids(d_vocab: int) -> Any:
     """As much of a tokenizer as the probe asks for."""
-
-    bos_id, adds_bos = 0, True
-
-    def __init__(self, d_vocab: int) -> None:
-        self.d_vocab = d_vocab
+    return SimpleNamespace(bos_id=0, adds_bos=True, d_vocab=d_vocab)
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +56,7 @@ def test_planted_heads(model: StreamTransformer) -> None:
 
     edits = {"blocks.0.attn.hook_pattern": look}
     probe = Heads(sequences=3, length=N)
-    table = measure(model, probe, [[0, 5, 6, 7, 8], [0, 9, 9, 9]], edits=edits, tokenizer=Ids(256))
+    table = measure(model, probe, [[0, 5, 6, 7, 8], [0, 9, 9, 9]], edits=edits, tokenizer=random_ids(256))
     found = scores(summary(table).frame)
     for (h, own), score in product(enumerate(SCORES), SCORES):
         assert found[f"L0.H{h}", score] == (1.0 if own == score else 0.0), (own, score)
@@ -71,7 +68,7 @@ def test_planted_heads(model: StreamTransformer) -> None:
 def test_uniform_head_has_the_uniform_score(model: StreamTransformer) -> None:
     """Σ over i of 1/(i+1), worked out by hand, and equal to the column `uniform`."""
     probe, edits = Heads(sequences=2, length=N), set_pattern(even)
-    found = summary(measure(model, probe, [], edits=edits, tokenizer=Ids(256))).frame
+    found = summary(measure(model, probe, [], edits=edits, tokenizer=random_ids(256))).frame
     all_of, second = range(2, 2 * N + 1), range(N + 1, 2 * N + 1)
     for score, over in (("previous", all_of), ("first", all_of), ("duplicate", second), ("induction", second)):
         expected = np.mean([1 / (i + 1) for i in over])
@@ -98,7 +95,7 @@ def test_heads_with_weights_set_by_hand() -> None:
             weight.copy_(value.transpose(0, 1).flatten(1).mT)
         torch.testing.assert_close(model.blocks[0].attn.W_Q, q)
     probe = Heads(sequences=2, length=N)
-    found = scores(summary(measure(model, probe, [], tokenizer=Ids(256))).frame)
+    found = scores(summary(measure(model, probe, [], tokenizer=random_ids(256))).frame)
     for h, own in enumerate(SCORES):
         assert found[f"L0.H{h}", own] == pytest.approx(1, abs=1e-4)
 
@@ -106,7 +103,7 @@ def test_heads_with_weights_set_by_hand() -> None:
 def test_equals_a_naive_loop(model: StreamTransformer) -> None:
     """Plain sums over positions of the patterns that `model.patterns` returns."""
     probe = Heads(sequences=2, length=N, seed=3)
-    query = probe.plan([[0, 4, 4, 2, 9]], Ids(256))
+    query = probe.plan([[0, 4, 4, 2, 9]], random_ids(256))
     table = probe.read(run(model, query), query)
     for row in table.sample(60, random_state=0).itertuples():
         ids = query.tokens[row.prompt]
@@ -123,9 +120,9 @@ def test_equals_a_naive_loop(model: StreamTransformer) -> None:
 
 def test_sequences_are_random_and_seeded() -> None:
     probe = Heads(sequences=20, length=N)
-    query = probe.plan(None, Ids(30))
-    assert query.tokens == probe.plan([], Ids(30)).tokens
-    assert query.tokens != Heads(sequences=20, length=N, seed=1).plan([], Ids(30)).tokens
+    query = probe.plan(None, random_ids(30))
+    assert query.tokens == probe.plan([], random_ids(30)).tokens
+    assert query.tokens != Heads(sequences=20, length=N, seed=1).plan([], random_ids(30)).tokens
     for ids in query.tokens:
         assert ids[0] == 0 and ids[1 : N + 1] == ids[N + 1 :]
         assert len(set(ids)) == N + 1

@@ -20,19 +20,16 @@ NO_LOG = pd.DataFrame(columns=["step", "module", "metric", "part", "value", "why
 
 
 @pytest.fixture(scope="module")
-def runs(corpus, tmp_path_factory) -> dict[int, Path]:
-    """Two trained runs by their initial bias."""
-    folder = tmp_path_factory.mktemp("mixing")
-    for b in (-8, -2):
-        train(arguments(corpus, folder / f"krom{b}", "--set", f"residual.b_res={b}", preset="kromhc"))
-    return {b: folder / f"krom{b}" for b in (-8, -2)}
+def run(corpus, tmp_path_factory) -> Path:
+    out = tmp_path_factory.mktemp("mixing") / "krom"
+    train(arguments(corpus, out, "--set", "residual.b_res=-2", preset="kromhc"))
+    return out
 
 
-def test_the_overview_is_that_of_the_log(runs: dict) -> None:
+def test_the_overview_is_that_of_the_log(run: Path) -> None:
     """Means over modules, by hand from metrics.jsonl at the last step; the first module cannot act."""
-    run = monitor.watch(load(runs[-2]))
-    (row,) = monitor.overview(run).to_dict("records")
-    rows = [json.loads(line) for line in (runs[-2] / "metrics.jsonl").read_text().splitlines()]
+    (row,) = monitor.overview(monitor.watch(load(run))).to_dict("records")
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     mixing = [r for r in rows if r["kind"] == "mixing" and not r["module"].startswith("blocks.0.attn")]
     for metric in ("swap_static", "swap_best", "distance_dynamic", "alpha_res"):
         own = [r["value"] for r in mixing if (r["step"], r["metric"]) == (12, metric)]
@@ -150,9 +147,9 @@ def test_a_gated_model_that_was_saved_and_never_logged(tmp_path: Path, capsys) -
     assert "gate mean, gate sd, gate low: metrics.jsonl has no mixing rows" in printed and "NaN" not in printed
 
 
-def test_a_run_from_before_the_monitor_or_with_weights_from_elsewhere(runs: dict, tmp_path: Path) -> None:
+def test_a_run_from_before_the_monitor_or_with_weights_from_elsewhere(run: Path, tmp_path: Path) -> None:
     """Static metrics from the weights alone; what needs tokens is undefined, and without a replay nothing is shown."""
-    old = shutil.copytree(runs[-2], tmp_path / "old")
+    old = shutil.copytree(run, tmp_path / "old")
     manifest = json.loads((old / "manifest.json").read_text())
     (old / "manifest.json").write_text(json.dumps(manifest | {"parent": {"run": "runs/a"}}))
     (row,) = monitor.overview(monitor.watch(load(old))).to_dict("records")
@@ -163,7 +160,7 @@ def test_a_run_from_before_the_monitor_or_with_weights_from_elsewhere(runs: dict
     (row,) = monitor.overview(monitor.watch(load(old))).to_dict("records")
     assert row["swap_static"] > 0.1 and "distance_dynamic: metrics.jsonl has no mixing rows" in row["undefined"]
     # a log of other steps: the dynamic metrics are not those of these weights
-    rows = monitor.final(load(runs[-2]), monitor.log(runs[-2]), 7)
+    rows = monitor.final(load(run), monitor.log(run), 7)
     assert set(rows.loc[rows["metric"] == "gradient", "why"]) == {"not logged at step 7"}
 
 

@@ -23,7 +23,6 @@ from streamscope.probes.pds.measure import CELLS, control_tables, mean_plus_sd
 from streamscope.probes.probe import measure
 from streamscope.text.tokenizer import Tokenizer
 from tests.probes import planted
-from tests.probes.bridges import gpt2_and_bridge
 
 
 def heads(net: Any, prompts: Any, tokenizer: Any = None, **options: Any) -> Table:
@@ -38,8 +37,7 @@ def result() -> Result:
 
 def test_planted_heads(result: Result) -> None:
     summary = result.table("heads").frame
-    np.testing.assert_allclose(summary["pds"], planted.PDS, atol=2e-6)
-    np.testing.assert_allclose(summary["difference"], planted.PDS, atol=2e-6)
+    np.testing.assert_allclose(summary[["pds", "difference"]].T, [planted.PDS] * 2, atol=2e-6)
     np.testing.assert_allclose(summary["first"], [0, 1, 1 / 4, 4 / 5, 1 / 12], atol=2e-6)
     assert summary["n"].tolist() == summary["clusters"].tolist() == [12] * 5
     assert summary["over"].tolist() == [True, False, True, False, False]
@@ -156,7 +154,7 @@ def test_one_pair_has_a_score_and_no_inference_and_a_control_says_which_pds_it_h
 
 def test_a_bridge() -> None:
     words = planted.tokenizer()
-    inner, bridge = gpt2_and_bridge(words.d_vocab, 0.3)
+    inner, bridge = planted.gpt2_and_bridge(words.d_vocab, 0.3)
     aligned = align(planted.suite(), words)
     table, rows = measure(bridge, Pds(), aligned, tokenizer=words), planted.naive_rows(bridge, aligned)
     (i, j), (layer, head) = aligned.pairs()[3], (1, 0)

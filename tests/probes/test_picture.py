@@ -39,9 +39,6 @@ def weights(table: pd.DataFrame, head: str, query: int) -> np.ndarray:
 
 def test_every_head_from_the_last_token(net: Any) -> None:
     table = picture(net, TEXT)
-    assert table.columns.tolist() == [
-        "head", "layer", "index", "query", "query_token", "key", "key_token", "attention", "role",
-    ]  # fmt: skip
     assert set(table["query"]) == {15} and set(table["query_token"]) == {"the"}
     assert table["key_token"][:16].tolist() == ["<|endoftext|>", *TEXT.split()]
     for h, name in enumerate(planted.HEADS):

@@ -33,7 +33,7 @@ from streamscope.models.transformer import StreamTransformer
 from streamscope.text.stories import documents
 from streamscope.text.tokenizer import Tokenizer
 from tests.hooks import test_nnsight
-from tests.probes.bridges import gpt2_and_bridge
+from tests.probes.planted import gpt2_and_bridge
 from tests.tiny import randomise
 
 FILE = Path(__file__).resolve().parents[2] / "docs" / "conformance.json"
@@ -42,10 +42,6 @@ TOOLS = ("transformer-lens", "nnsight", "transformers")
 TEXTS = ("Lily had a red ball.", "Tom saw Lily. Tom saw Lily.")
 TIGHT = dict(rtol=0, atol=1e-9)
 LOOSE = dict(rtol=0, atol=2e-5)
-
-
-class NotRun(Exception):
-    """A cell that was not run, and why."""
 
 
 @dataclass
@@ -108,7 +104,7 @@ class Case:
 
 
 CHECKS: dict[str, Callable[[Case], Any]] = {}
-"""Tool and call -> what fails unless the call does what it should."""
+"""Tool and call -> what fails unless the call does what it should, or returns why it was not run."""
 
 
 def check(tool: str, call: str) -> Callable[[Callable[[Case], Any]], Callable[[Case], Any]]:
@@ -119,14 +115,11 @@ def check(tool: str, call: str) -> Callable[[Callable[[Case], Any]], Callable[[C
 def cell(row: str, case: Case) -> str:
     """What a check says."""
     try:
-        CHECKS[row](case)
+        return CHECKS[row](case) or "yes"
     except InputError as error:
         return f"no: {error}"
-    except NotRun as error:
-        return f"not run: {error}"
     except Exception as error:  # told in the table
         return f"fails: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
-    return "yes"
 
 
 def same(a: Tensor, b: Tensor, **how: Any) -> None:
@@ -299,24 +292,26 @@ def _(case: Case) -> None:
     same(case.model.all_composition_scores("Q")[0, 1, 1, 2], (ov @ qk).norm() / ov.norm() / qk.norm())
 
 
-def _patched(case: Case, sweep: str, point: str, index: tuple[Any, ...], at: tuple[int, int]) -> None:
-    """One number of a sweep of `transformer_lens.patching` is that of a patch made by torch's own hook."""
-    clean, corrupted, name = case.cache, case.tokens.roll(1, 0), f"blocks.1.{point}"
+def _patched(case: Case, sweeps: list[tuple[str, str, tuple[Any, ...], tuple[int, int]]]) -> None:
+    """A number of every sweep of `transformer_lens.patching` is that of a patch made by torch's own hook."""
+    clean, corrupted = case.cache, case.tokens.roll(1, 0)
+    other = replace(case)
+    other.model, other.tokens = case.model, corrupted
 
     def metric(logits: Tensor) -> Tensor:
         return logits[0, -1, 3] - logits[0, -1, 8]
 
-    def patch(x: Tensor) -> Tensor:
-        x = x.clone()
-        x[index] = clean[name][index]
-        return x
+    for sweep, point, index, at in sweeps:
+        name = f"blocks.1.{point}"
 
-    with torch.no_grad():
-        table = getattr(patching, f"get_act_patch_{sweep}")(case.model, corrupted, clean, metric)
-        other = replace(case)
-        other.model, other.tokens = case.model, corrupted
-        expected = metric(other.hooked(name, patch))
-    same(table[at].double(), expected, rtol=1e-4, atol=1e-6)
+        def patch(x: Tensor, name: str = name, index: Any = index) -> Tensor:
+            x = x.clone()
+            x[index] = clean[name][index]
+            return x
+
+        with torch.no_grad():
+            table = getattr(patching, f"get_act_patch_{sweep}")(case.model, corrupted, clean, metric)
+            same(table[at].double(), metric(other.hooked(name, patch)), rtol=1e-4, atol=1e-6)
 
 
 POSITION, HEAD = (slice(None), 3), (slice(None), slice(None), 2)
@@ -330,7 +325,7 @@ PATCHED: dict[str, list[tuple[str, str, tuple[Any, ...], tuple[int, int]]]] = {
     "attn_head_pattern_all_pos": [("attn_head_pattern_all_pos", "attn.hook_pattern", (slice(None), 2), (1, 2))],
 }
 for call, sweeps in PATCHED.items():
-    check(LENS, f"patching.get_act_patch_{call}")(lambda case, sweeps=sweeps: [_patched(case, *one) for one in sweeps])
+    check(LENS, f"patching.get_act_patch_{call}")(lambda case, sweeps=sweeps: _patched(case, sweeps))
 
 
 @check(LENS, "patching.get_act_patch_direct_path")
@@ -457,8 +452,8 @@ def _(case: Case) -> None:
 
 
 @check(HARNESS, "HFLM itself")
-def _(case: Case) -> None:
-    raise NotRun("lm_eval is not installed" if find_spec("lm_eval") is None else "no check is written")
+def _(case: Case) -> str:
+    return f"not run: {'lm_eval is not installed' if find_spec('lm_eval') is None else 'no check is written'}"
 
 
 # ---- what fails in silence elsewhere -----------------------------------------------------------

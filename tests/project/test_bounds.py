@@ -20,7 +20,6 @@ from streamscope.models.training.config import Training
 ROOT = Path(__file__).resolve().parents[2]
 ROOMS = ("streamscope", "models", "probes", "interventions", "features", "viewer", "papers", "benchmarks")
 
-
 PARSE = ("    options = parse(Options, argv", "main = comparison_main(Options,")
 COMMANDS = [
     name
