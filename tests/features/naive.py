@@ -1,8 +1,10 @@
 """The features of PLS App. B.5 and C once more, token by token and key by key, in plain Python."""
 
 import math
+from itertools import groupby
 from typing import Any
 
+import numpy as np
 import torch
 
 from streamscope.features.extract import Extract
@@ -16,10 +18,8 @@ def naive_features(model: Any, ids: list[int], options: Extract) -> list[dict[st
     gates = [name for name in model.hook_dict if name.endswith("attn.hook_gate")]
     with torch.no_grad(), capture(model, ["blocks.*.attn.hook_pattern", "blocks.*.hook_resid_post", *gates]) as found:
         model(tokens)
-        logits = [
-            torch.nn.functional.linear(model.layer_norm(i)(found[f"blocks.{i}.hook_resid_post"]), model.head)[0]
-            for i in range(L)
-        ]
+        states = [found[f"blocks.{i}.hook_resid_post"][0] for i in range(L)]
+        logits = [model.layer_norm(i)(x[None])[0] @ model.head.T for i, x in enumerate(states)]
     later = 1 if options.logits_row == "next" else 0
     rows = []
     for q in range(tokens.shape[1] - later):
@@ -79,12 +79,8 @@ def k_star(predicted: list[int], options: Extract) -> int:
 
 def kappa(predicted: list[int], truth: int, options: Extract) -> int:
     target = truth if options.kappa_target == "truth" else predicted[-1]
-    best = 0
-    for i in range(len(predicted)):
-        for j in range(i, len(predicted)):
-            if all(predicted[x] == target for x in range(i, j + 1)):
-                best = max(best, j - i + 1)
-    return best
+    runs = groupby(x == target for x in predicted)
+    return max((len(list(run)) for hit, run in runs if hit), default=0)
 
 
 def effective(found: Any, layer: int, head: int, q: int, options: Extract) -> tuple[list[float], float]:
@@ -104,10 +100,6 @@ def entropy(a: list[float]) -> float:
 
 
 def geometry(heads: list[tuple[list[float], float]], q: int, window: int) -> tuple[float, float]:
-    weighted = mass = local = 0.0
-    for a, _ in heads:
-        for k, x in enumerate(a):
-            weighted += x * (q - k)
-            mass += x
-            local += x if q - window <= k <= q - 1 else 0.0
-    return (weighted / mass if mass > 0 else 0.0), local
+    attention, back = np.array([a for a, _ in heads]).reshape(len(heads), q), q - np.arange(q)
+    mass = attention.sum()
+    return (attention @ back).sum() / mass if mass > 0 else 0.0, attention[:, back <= window].sum()

@@ -7,8 +7,7 @@ import datasets
 import pyarrow.parquet as pq
 import pytest
 
-from streamscope import Documents
-from streamscope.cli.errors import InputError
+from streamscope import Documents, InputError
 from streamscope.features.card import main
 from streamscope.features.extract import main as extract
 from streamscope.features.store import read_features

@@ -7,17 +7,7 @@ from scipy import stats
 from sklearn.metrics import adjusted_mutual_info_score, adjusted_rand_score
 
 from streamscope.cli.errors import InputError
-from streamscope.features.cluster import Cluster
-from streamscope.features.cluster.checks import (
-    _pairs,
-    _tokens,
-    adjusted_mutual_information_interval,
-    adjusted_rand_interval,
-    agreement_table,
-    parts_table,
-    same_token_split,
-    stability_table,
-)
+from streamscope.features.cluster import Cluster, checks
 from streamscope.features.cluster.measure import cluster_table, depth_spread, depths, raw_labels, same_token
 from streamscope.features.cluster.modes import ComputationalModes
 from streamscope.features.compute.formulas import depth_ranges
@@ -28,7 +18,7 @@ from tests.features.test_cluster import NAMES, planted
 def test_agreement_of_independent_clusters() -> None:
     rng = np.random.default_rng(0)
     ours, raw, documents = rng.integers(-1, 9, 2000), rng.integers(-1, 30, 2000), np.arange(2000) // 50
-    table = agreement_table(ours, raw, documents, resamples=200)
+    table = checks.agreement_table(ours, raw, documents, resamples=200)
     assert (table["value"].abs() < 0.01).all() and (table["control"].abs() < 0.01).all()
     assert ((table["value_low"] < 0) & (table["value_high"] > 0)).all()
     both = (ours >= 0) & (raw >= 0)
@@ -37,7 +27,7 @@ def test_agreement_of_independent_clusters() -> None:
 
 def test_agreement_without_enough_tokens_or_documents() -> None:
     none = np.full(20, -1)
-    table = agreement_table(none, np.zeros(20, int), np.zeros(20, int))
+    table = checks.agreement_table(none, np.zeros(20, int), np.zeros(20, int))
     assert table["n"].tolist() == [20, 20, 0, 0] and table["value"].isna().tolist() == [False, False, True, True]
     assert all("fewer than 8 documents" in text for text in table["undefined"])
 
@@ -59,7 +49,7 @@ def test_tokens_with_massive_activations_are_noise_among_raw_ones() -> None:
 def test_stability_of_hdbscan_has_no_seeds() -> None:
     x = planted()
     modes = ComputationalModes().fit(x[NAMES])
-    table = stability_table(modes, x[NAMES], x["document"].to_numpy(), 2)
+    table = checks.stability_table(modes, x[NAMES], x["document"].to_numpy(), 2)
     assert table["kind"].tolist() == ["documents", "documents", "seed"] and table["ari"].tolist()[:2] == [1, 1]
     assert "no random numbers" in table["undefined"].iloc[2] and np.isnan(table["ari"].iloc[2])
 
@@ -69,13 +59,16 @@ def test_depth_ranges_are_the_papers_for_six_layers() -> None:
     assert depth_ranges(np.arange(3), 2).tolist() == [0, 1, 2]
     assert depth_ranges(np.arange(13), 12).tolist() == [0] * 4 + [1] * 6 + [2] * 3
     assert depth_ranges(np.arange(4), 3).tolist() == [0, 1, 1, 2], "three layers: 2 is middle where a late k* is 3"
-    assert depth_ranges(np.arange(3), 3, "strict").tolist() == [0, 1, 2]
 
 
-@pytest.mark.parametrize("layers", range(1, 13))
-def test_the_last_layer_is_late_also_where_k_star_is_strict(layers: int) -> None:
-    strict = depth_ranges(np.arange(layers), layers, "strict").tolist()
-    assert strict[-1] == 2 and strict[:-1] == depth_ranges(np.arange(layers), layers).tolist()[:-1]
+def test_the_last_layer_is_late_also_where_k_star_is_strict() -> None:
+    for layers in range(1, 13):
+        *others, last = depth_ranges(np.arange(layers), layers, "strict").tolist()
+        assert [*others, last] == [*depth_ranges(np.arange(layers), layers).tolist()[:-1], 2]
+
+
+def depth_shares(labels: pd.DataFrame) -> pd.DataFrame:
+    return estimate(block := depths(labels, 6), each("share", block.cells, null=None)).frame
 
 
 def test_tables_against_counting() -> None:
@@ -86,15 +79,15 @@ def test_tables_against_counting() -> None:
     vector = rng.integers(40, size=300)
     table = cluster_table(labels, vector, 6)
     for row in table.to_dict("records"):
-        of = [i for i in range(300) if labels["cluster"][i] == row["cluster"]]
-        depth = [int(labels["k_star"][i]) for i in of]
-        assert (row["n"], row["share"]) == (len(of), len(of) / 300)
-        assert row["distinct"] == len({vector[i] for i in of})
-        assert row["documents"] == len({labels["document"][i] for i in of})
-        assert row["k_star_sd"] == pytest.approx((sum((k - sum(depth) / len(of)) ** 2 for k in depth) / len(of)) ** 0.5)
-        assert row["early"] == pytest.approx(sum(k < 2 for k in depth) / len(of))
-        assert [row[f"k{k}"] for k in range(7)] == pytest.approx([depth.count(k) / len(of) for k in range(7)])
-    shares = estimate(block := depths(labels, 6), each("share", block.cells, null=None)).frame
+        inside = labels["cluster"] == row["cluster"]
+        depth = labels["k_star"][inside]
+        assert (row["n"], row["share"]) == (inside.sum(), inside.mean())
+        assert (row["distinct"], row["documents"]) == (len({*vector[inside]}), labels["document"][inside].nunique())
+        assert row["k_star_sd"] == pytest.approx(depth.std(ddof=0)) and row["early"] == pytest.approx(
+            (depth < 2).mean()
+        )
+        assert [row[f"k{k}"] for k in range(7)] == pytest.approx([(depth == k).mean() for k in range(7)])
+    shares = depth_shares(labels)
     assert (shares["low"] < shares["value"]).all() and (shares["value"] < shares["high"]).all()
     for group in ("all", "clusters", "noise"):
         one = shares[shares["group"] == group]
@@ -107,11 +100,8 @@ def test_copies_of_a_document_are_one_independent_document() -> None:
     once = pd.DataFrame({"document": np.repeat(np.arange(9), 20), "position": np.tile(np.arange(20), 9)})
     once = once.assign(token_id=rng.integers(99, size=180), k_star=rng.integers(0, 7, 180), cluster=0)
     twice = pd.concat([once, once.assign(document=once["document"] + 9).sample(frac=1, random_state=0)])
-    numbers = []
-    for labels in (once, twice):
-        frame = estimate(block := depths(labels, 6), each("share", block.cells, null=None)).frame
-        numbers.append(frame[["value", "low", "high", "clusters"]])
-    pd.testing.assert_frame_equal(*numbers)
+    columns = ["value", "low", "high", "clusters"]
+    pd.testing.assert_frame_equal(depth_shares(once)[columns], depth_shares(twice)[columns])
 
 
 def test_spread_of_depth_against_dealing_by_hand() -> None:
@@ -149,15 +139,15 @@ def test_parts_find_what_was_planted() -> None:
     """Twelve places, of which the other features tell six apart; each comes back without a fifth of the documents."""
     x, documents = blobs(48)
     ways = [(ComputationalModes(components=None), some) for some in (x, x[["a", "b"]])]
-    table = parts_table(ways, documents, 4, 0, iter)
+    table = checks.parts_table(ways, documents, 4, 0, iter)
     frame = table.frame.set_index("of")
     assert frame.loc["clusters", ["own", "against", "difference"]].tolist() == [12, 6, 6]
     assert frame.loc["ari_clustered", ["own", "against"]].tolist() == [1, 1] and (frame["n"] == 4).all()
     assert frame.loc["coverage", "own"] > 0.9
     assert table.missing[0, "difference_low"].startswith("the same in every")
-    assert "difference" not in parts_table(ways[:1], documents, 4, 0, iter).frame
+    assert "difference" not in checks.parts_table(ways[:1], documents, 4, 0, iter).frame
     with pytest.raises(InputError, match="a part needs five"):
-        parts_table(ways, documents, 10, 0, iter)
+        checks.parts_table(ways, documents, 10, 0, iter)
 
 
 def test_parts_are_those_of_plain_fits() -> None:
@@ -166,7 +156,7 @@ def test_parts_are_those_of_plain_fits() -> None:
     x, documents = blobs(30, seed=2)
     x += 30 * rng.normal(size=x.shape)
     ways = [(ComputationalModes(components=None, min_samples=n), x) for n in (1, 8)]
-    frame = parts_table(ways, documents, 3, 5, iter).frame.set_index("of")
+    frame = checks.parts_table(ways, documents, 3, 5, iter).frame.set_index("of")
     again = np.random.default_rng(5)
     dealt, left = again.permutation(np.arange(30) % 3), again.random(30)
     rows = []
@@ -178,19 +168,18 @@ def test_parts_are_those_of_plain_fits() -> None:
             a, b = (ComputationalModes(**modes.get_params()).fit(x[some]).labels_ for some in (inside, kept))
             rows.append((a.max() + 1, (a >= 0).mean(), adjusted_rand_score(a[kept[inside]], b)))
     values = np.array(rows).reshape(3, 2, 3)
-    assert len({tuple(one) for one in values[:, 0]}) > 1
-    for i, name in enumerate(("clusters", "coverage", "ari")):
-        moved = values[:, 0, i] - values[:, 1, i]
-        assert frame.loc[name, "own"] == pytest.approx(values[:, 0, i].mean())
-        assert frame.loc[name, "difference"] == pytest.approx(moved.mean())
-        half = stats.t.ppf(0.975, 2) * moved.std(ddof=1) / np.sqrt(3)
-        assert frame.loc[name, "difference_high"] == pytest.approx(moved.mean() + half)
+    own, moved = values[:, 0], values[:, 0] - values[:, 1]
+    assert len(np.unique(own, axis=0)) > 1
+    half = stats.t.ppf(0.975, 2) * moved.std(0, ddof=1) / np.sqrt(3)
+    expected = np.stack([own.mean(0), moved.mean(0), moved.mean(0) + half], 1)
+    found = frame.loc[["clusters", "coverage", "ari"], ["own", "difference", "difference_high"]]
+    np.testing.assert_allclose(found.astype(float), expected, atol=1e-12)
 
 
 def test_parts_without_clusters_have_no_agreement_in_clusters() -> None:
     """Fifteen tokens a part are no cluster of twenty."""
     x, documents = pd.DataFrame(np.random.default_rng(0).normal(size=(60, 3))), np.repeat(np.arange(20), 3)
-    table = parts_table([(ComputationalModes(min_cluster_size=20), x)], documents, 4, 0, iter)
+    table = checks.parts_table([(ComputationalModes(min_cluster_size=20), x)], documents, 4, 0, iter)
     frame = table.frame.set_index("of")
     assert frame.loc[["clusters", "coverage", "ari"], "own"].tolist() == [0, 0, 1]
     assert frame.loc["ari_clustered", "n"] == 0 and table.missing[3, "own"]
@@ -201,8 +190,8 @@ def test_one_token_in_different_clusters_against_pairs() -> None:
     rng = np.random.default_rng(0)
     ids, documents, ours = rng.integers(6, size=120), rng.integers(5, size=120), rng.integers(-1, 3, 120)
     ids[:3], ours[:3] = [90, 91, 92], 0  # in one document only
-    block = same_token_split(ours, ids, ids, documents)
-    assert same_token_split(ours, ids, np.arange(120), documents) is None
+    block = checks.same_token_split(ours, ids, ids, documents)
+    assert checks.same_token_split(ours, ids, np.arange(120), documents) is None
     found = []
     for i in range(120):
         others = [j for j in range(120) if ids[j] == ids[i] and documents[j] != documents[i] and ours[j] >= 0]
@@ -212,11 +201,8 @@ def test_one_token_in_different_clusters_against_pairs() -> None:
     value = block.total.sum(1) / block.sizes.sum(1)
     assert value[:2].tolist() == pytest.approx([np.mean(found), 0])
     frame = same_token(block).frame.iloc[0]
-    assert frame["features"] == pytest.approx(np.mean(found)) and frame["more"] == pytest.approx(np.mean(found))
-    assert frame["tokens"] == len(found) and abs(frame["dealt"] - np.mean(found)) < 0.1
-
-
-# ---- agreement ---------------------------------------------------------------------------------
+    assert frame[["features", "more", "tokens"]].tolist() == pytest.approx([np.mean(found)] * 2 + [len(found)])
+    assert abs(frame["dealt"] - np.mean(found)) < 0.1
 
 
 def two_clusterings(n: int, clusters: int, same: float, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -226,26 +212,24 @@ def two_clusterings(n: int, clusters: int, same: float, seed: int = 0) -> tuple[
     return a, np.where(rng.random(n) < same, a, b)
 
 
-@pytest.mark.parametrize(("n", "clusters", "same"), [(40, 3, 0.5), (2000, 300, 0.3), (2000, 5, 0), (300, 299, 0.1)])
-def test_the_interval_is_of_scikit_learns_index(
-    n: int, clusters: int, same: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize(("n", "clusters", "same"), [(40, 3, 0.5), (2000, 300, 0.3), (300, 299, 0.1)])
+def test_the_interval_is_of_scikit_learns_index(n: int, clusters: int, same: float, monkeypatch) -> None:
     """A draw that takes every document once gives the index of the tokens themselves."""
     a, b = two_clusterings(n, clusters, same)
     a[: n // 3] = -1  # a large cluster beside small ones
     draw = type("Draw", (), {"multinomial": lambda self, count, p: np.ones(count)})
     monkeypatch.setattr(np.random, "default_rng", lambda seed: draw())
-    interval = adjusted_rand_interval(a, b, np.arange(n) % 10, resamples=1)
+    interval = checks.adjusted_rand_interval(a, b, np.arange(n) % 10, resamples=1)
     assert interval == pytest.approx([adjusted_rand_score(a, b)] * 2, abs=1e-12)
 
 
 def test_equal_clusterings() -> None:
     a, _ = two_clusterings(600, 20, 0)
     documents = np.repeat(np.arange(20), 30)
-    assert adjusted_rand_interval(a, 7 - a, documents, resamples=100) == (1, 1)
-    assert adjusted_mutual_information_interval(a, 7 - a, documents) == pytest.approx((1, 1))
+    assert checks.adjusted_rand_interval(a, 7 - a, documents, resamples=100) == (1, 1)
+    assert checks.adjusted_mutual_information_interval(a, 7 - a, documents) == pytest.approx((1, 1))
     one = np.zeros(600, int)
-    assert adjusted_rand_interval(one, one, documents, resamples=10) == (1, 1), "a single cluster"
+    assert checks.adjusted_rand_interval(one, one, documents, resamples=10) == (1, 1), "a single cluster"
 
 
 def test_the_level_is_that_of_few_documents(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -253,7 +237,7 @@ def test_the_level_is_that_of_few_documents(monkeypatch: pytest.MonkeyPatch) -> 
     a, b = two_clusterings(240, 6, 0.5)
     asked: list[float] = []
     monkeypatch.setattr(np, "quantile", lambda draws, ends: asked.extend(ends) or ends)
-    adjusted_rand_interval(a, b, np.repeat(np.arange(8), 30), resamples=2)
+    checks.adjusted_rand_interval(a, b, np.repeat(np.arange(8), 30), resamples=2)
     outside = stats.norm.sf(np.sqrt(8 / 7) * stats.t(7).ppf(0.975))
     assert asked == pytest.approx([outside, 1 - outside]) and outside < 0.006
 
@@ -265,21 +249,19 @@ def test_the_interval_of_mutual_information_is_that_of_leaving_documents_out() -
     scores = [adjusted_mutual_info_score(a[documents != d], b[documents != d]) for d in range(9)]
     half = stats.t.ppf(0.975, 8) * (8 / 9 * sum((x - np.mean(scores)) ** 2 for x in scores)) ** 0.5
     value = adjusted_mutual_info_score(a, b)
-    assert adjusted_mutual_information_interval(a, b, documents) == pytest.approx((value - half, value + half))
+    assert checks.adjusted_mutual_information_interval(a, b, documents) == pytest.approx((value - half, value + half))
 
 
 @pytest.mark.slow
 def test_intervals_cover_independence_and_repetition_does_not_count() -> None:
     """Small clusters, where a bootstrap that paired tokens with their copies would lie far above 0."""
-    covered = {"ARI": 0, "AMI": 0}
-    documents = np.repeat(np.arange(30), 20)
+    covered, documents = np.zeros(2), np.repeat(np.arange(30), 20)
     for seed in range(30):
         a, b = two_clusterings(600, 60, 0, seed)
-        low, high = adjusted_rand_interval(a, b, documents, resamples=200, seed=seed)
-        covered["ARI"] += low <= 0 <= high
-        low, high = adjusted_mutual_information_interval(a, b, documents, seed=seed)
-        covered["AMI"] += low <= 0 <= high
-    assert min(covered.values()) >= 25
+        rand = checks.adjusted_rand_interval(a, b, documents, resamples=200, seed=seed)
+        information = checks.adjusted_mutual_information_interval(a, b, documents, seed=seed)
+        covered += [low <= 0 <= high for low, high in (rand, information)]
+    assert covered.min() >= 25
 
 
 def test_resamples_are_weighted_documents() -> None:
@@ -293,4 +275,4 @@ def test_resamples_are_weighted_documents() -> None:
         for j, other in tokens[:n]:
             apart = documents[i] != documents[j] or copy == other
             pairs += a[i] == a[j] and apart
-    assert _pairs(_tokens(a, documents), weight) == pairs
+    assert checks._pairs(checks._tokens(a, documents), weight) == pairs

@@ -8,21 +8,17 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
-from streamscope.cli.errors import InputError
+from streamscope import InputError, Tokens, build, load
+from streamscope.features import Extract
 from streamscope.features.compute.formulas import columns
 from streamscope.features.compute.reader import FeatureReader
-from streamscope.features.extract import Extract, main, measure
+from streamscope.features.extract import main, measure
 from streamscope.features.extract.measure import Work, stream_names
 from streamscope.features.store import features_of, read_features, read_raw
-from streamscope.instruments.data import Tokens
 from streamscope.instruments.table import read_about
-from streamscope.models import build
-from streamscope.models.checkpoint import load
 from streamscope.text.corpus import open_corpus
 from streamscope.text.shards import pack
 from tests.tiny import untrained, with_options
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(autouse=True)
@@ -65,9 +61,8 @@ def test_rows_are_those_of_the_documents(run: Path, corpus: tuple[Path, Path], t
     assert found.table["prediction"].tolist() == model.tokenizer.pieces(found.table["prediction_id"])
     cut = int((shards.lengths > n_ctx + 1).sum())
     lost = int(np.maximum(shards.lengths - n_ctx - 1, 0).sum())
-    assert cut > 0 and f"{cut} documents cut at {n_ctx} tokens ({lost:,} tokens lost)" in " ".join(
-        capsys.readouterr().out.split()
-    )
+    told = " ".join(capsys.readouterr().out.split())
+    assert cut > 0 and f"{cut} documents cut at {n_ctx} tokens ({lost:,} tokens lost)" in told
 
 
 def test_depth_is_that_of_the_rows(run: Path, corpus: tuple[Path, Path]) -> None:

@@ -9,11 +9,10 @@ import pandas as pd
 import pytest
 import torch
 
-from streamscope.features.needed_context import NeededContext
+from streamscope import Tokens, load
+from streamscope.features import NeededContext
 from streamscope.features.needed_context.measure import bins_of, group_cells, pair_contrasts
-from streamscope.instruments.data import Tokens
 from streamscope.instruments.observations import Measure, Observations, estimate
-from streamscope.models.checkpoint import load
 from streamscope.text.corpus import open_corpus
 from streamscope.text.shards import pack
 from tests.tiny import refused, untrained
@@ -31,23 +30,9 @@ def data(corpus: tuple[Path, Path]) -> Tokens:
     return Tokens(data=str(corpus[1]), stride=0, max_tokens=160)
 
 
-def documents(model: Any, corpus: tuple[Path, Path]) -> list[list[int]]:
-    """The first 160 positions, and the next token of each."""
-    shards, left, found = pack(open_corpus(str(corpus[1])), model.tokenizer), 160, list[list[int]]()
-    for d in range(shards.n_documents):
-        ids = shards.document(d)[: min(model.config.n_ctx, max(left, 0)) + 1].tolist()
-        found, left = [*found, ids], left - (len(ids) - 1)
-    return found
-
-
 def said(model: Any, ids: list[int]) -> list[int]:
     """What every layer predicts behind the last of the tokens."""
-    with torch.no_grad():
-        state, found = model.embed_tokens(torch.tensor([ids])), []
-        for layer in range(model.config.n_layers):
-            state = model.segment(state, layer, layer + 1)
-            found.append(int((model.layer_norm(layer)(model.readout(state))[0, -1] @ model.head.T).argmax()))
-    return found
+    return model.layer_logits(torch.tensor([ids]))[0, -1].argmax(-1).tolist()
 
 
 def test_a_model_that_reads_one_token_keeps_all(run: Path, corpus: tuple[Path, Path]) -> None:
@@ -68,8 +53,10 @@ def test_numbers_are_those_of_plain_loops(run: Path, corpus: tuple[Path, Path]) 
     model, windows, depths = load(run), (1, 4, LEAST), ("0", "1-2", "0-2")
     result = NeededContext(windows=windows, depths=depths, least=LEAST).measure(model, data(corpus))
     table = result.table().frame.set_index(["depths", "window"])
-    rows = []
-    for ids in documents(model, corpus):
+    shards, left, rows = pack(open_corpus(str(corpus[1])), model.tokenizer), 160, []
+    for d in range(shards.n_documents):
+        ids = shards.document(d)[: min(model.config.n_ctx, max(left, 0)) + 1].tolist()
+        left -= len(ids) - 1
         for q in range(LEAST, len(ids) - 1):
             whole = said(model, ids[: q + 1])
             same = [layer == whole[-1] for layer in whole]

@@ -10,15 +10,9 @@ from sklearn.linear_model import Ridge
 from sklearn.preprocessing import StandardScaler
 
 from streamscope.cli.errors import InputError
-from streamscope.features.predict_effects import PredictEffects
-from streamscope.features.predict_effects.explained_variance import (
-    PENALTIES,
-    baselines,
-    boosting,
-    explain,
-    folds_of,
-    ridge,
-)
+from streamscope.features import Extract, PredictEffects
+from streamscope.features.compute.formulas import columns
+from streamscope.features.predict_effects import explained_variance as regression
 from streamscope.features.predict_effects.measure import MatchedTokens, match_effects, prefixes
 from streamscope.features.store import read_effects, read_features
 from streamscope.features.tables import EffectTable, FeatureTables, OpenEffects
@@ -29,7 +23,7 @@ N, DOCUMENTS = 3000, 100
 RNG = np.random.default_rng(0)
 CODES = np.repeat(np.arange(DOCUMENTS), N // DOCUMENTS)
 X = RNG.normal(size=(N, 12)) + RNG.normal(size=(DOCUMENTS, 12))[CODES]
-KNOWN = baselines(np.tile(np.arange(30), DOCUMENTS), RNG.exponential(size=N), -RNG.exponential(size=N))
+KNOWN = regression.baselines(np.tile(np.arange(30), DOCUMENTS), RNG.exponential(size=N), -RNG.exponential(size=N))
 
 
 def linear(share: float, seed: int) -> np.ndarray:
@@ -43,7 +37,7 @@ def linear(share: float, seed: int) -> np.ndarray:
 def test_a_known_share_of_variance_is_found() -> None:
     shares = np.repeat([0.9, 0.5, 0.1], 4)
     effects = np.stack([linear(share, seed) for seed, share in enumerate(shares)], 1)
-    found = explain(X, effects, KNOWN, CODES, resamples=400)[0]
+    found = regression.explain(X, effects, KNOWN, CODES, resamples=400)[0]
     covered = (found["r2_low"] <= shares) & (shares <= found["r2_high"])
     assert covered.sum() >= 11
     np.testing.assert_allclose(found["r2"], shares, atol=0.06)
@@ -60,7 +54,7 @@ def test_no_relation_is_not_found() -> None:
     rng = np.random.default_rng(1)
     effects = rng.normal(size=(N, 80)) + rng.normal(size=(DOCUMENTS, 80))[CODES]
     effects[:, 40:] += 0.5 * KNOWN["loss"][:, :1] + 2 * KNOWN["position"][:, 2:]
-    found = explain(X, effects, KNOWN, CODES, resamples=400)[0]
+    found = regression.explain(X, effects, KNOWN, CODES, resamples=400)[0]
     assert (found["r2_low"] > 0).sum() <= 2 and (found["gain_low"] > 0).sum() <= 2
     assert (found["r2_low"].le(0) & found["r2_high"].ge(0)).mean() > 0.5  # the others are below: worse than the mean
     assert found["r2"].abs().max() < 12 / DOCUMENTS / 2  # chance, of features of documents
@@ -73,7 +67,7 @@ def test_what_baselines_explain_is_no_gain() -> None:
     y = 2 * KNOWN["position"][:, 2] + KNOWN["loss"][:, 0]
     y = (y + 0.5 * y.std() * np.random.default_rng(2).normal(size=N))[:, None]
     x = np.concatenate([X, KNOWN["position"], KNOWN["loss"]], 1)
-    row = explain(x, y, KNOWN, CODES, resamples=400)[0].iloc[0]
+    row = regression.explain(x, y, KNOWN, CODES, resamples=400)[0].iloc[0]
     assert row["r2"] == pytest.approx(0.8, abs=0.03) and row["baselines"] == pytest.approx(0.8, abs=0.03)
     assert max(row["position"], row["loss"]) < row["baselines"] - 0.1 and abs(row["confidence"]) < 0.02
     assert abs(row["gain"]) < 0.01 and row["gain_low"] < 0.003
@@ -81,17 +75,14 @@ def test_what_baselines_explain_is_no_gain() -> None:
 
 def test_r2_is_that_of_the_formula_and_a_constant_effect_has_none() -> None:
     effects = np.stack([linear(0.5, 7), np.full(N, 3.0)], 1)
-    found = explain(X, effects, KNOWN, CODES, resamples=100, seed=4)[0]
-    said = ridge(X, effects[:, :1], folds_of(CODES, 5, seed=4))
+    found = regression.explain(X, effects, KNOWN, CODES, resamples=100, seed=4)[0]
+    said = regression.ridge(X, effects[:, :1], regression.folds_of(CODES, 5, seed=4))
     assert found["r2"][0] == pytest.approx(r2(effects[:, :1], said)[0])
     assert np.isnan(found["r2"][1]) and "rounding only" in found["undefined"][1] and not found["undefined"][0]
     with pytest.raises(InputError, match="no effect differs"):
-        explain(X, effects[:, 1:] + 1e-8 * effects[:, :1], KNOWN, CODES)
+        regression.explain(X, effects[:, 1:] + 1e-8 * effects[:, :1], KNOWN, CODES)
     with pytest.raises(InputError, match="at least 8"):
-        explain(X[:100], effects[:100], {k: v[:100] for k, v in KNOWN.items()}, CODES[:100])
-
-
-# ---- the files and the command -----------------------------------------------------------------
+        regression.explain(X[:100], effects[:100], {k: v[:100] for k, v in KNOWN.items()}, CODES[:100])
 
 
 def tokens(n: int = 400, documents: int = 20) -> pd.DataFrame:
@@ -103,13 +94,8 @@ def tokens(n: int = 400, documents: int = 20) -> pd.DataFrame:
     return table.assign(token="x", target_id=1, target="y", prediction_id=2, prediction="z")
 
 
-def files(
-    folder: Path, *, index: Any = lambda table: table, **changes: Any
-) -> tuple[Path, Path, pd.DataFrame, pd.DataFrame]:
+def files(folder: Path, *, index: Any = lambda table: table, **changes: Any) -> tuple[Path, Path, Any, Any]:
     """Features of 400 tokens, and effects of 380 of them and 10 others; L0.H0 follows the features, L1.H1 does not."""
-    from streamscope.features.compute.formulas import columns
-    from streamscope.features.extract import Extract
-
     rng = np.random.default_rng(0)
     table = index(tokens())
     names = [c.name for c in columns(2, 2, Extract())]
@@ -200,9 +186,6 @@ def test_files_that_do_not_match(tmp_path: Path, changes: dict, message: str) ->
         matched(one, other)
 
 
-# ---- cross-validated regression ------------------------------------------------------------------
-
-
 def r2(y: np.ndarray, said) -> np.ndarray:
     return 1 - np.square(y - said.predicted).sum(0) / np.square(y - said.mean).sum(0)
 
@@ -219,11 +202,11 @@ def naive_ridge(x: np.ndarray, y: np.ndarray, folds: np.ndarray) -> tuple[np.nda
     for j in range(y.shape[1]):
         for f in range(folds.max() + 1):
             errors = []
-            for penalty in PENALTIES:
+            for penalty in regression.PENALTIES:
                 inner = [g for g in range(folds.max() + 1) if g != f]
                 said = [(folds == g, fit((folds != g) & (folds != f), penalty, j)) for g in inner]
                 errors.append(sum(np.square(y[rows, j] - model(rows)).sum() for rows, model in said))
-            chosen[f, j] = PENALTIES[int(np.argmin(errors))]
+            chosen[f, j] = regression.PENALTIES[int(np.argmin(errors))]
             predicted[folds == f, j] = fit(folds != f, chosen[f, j], j)(folds == f)
     return predicted, chosen
 
@@ -233,8 +216,8 @@ def test_ridge_is_that_of_nested_loops_over_scikit_learn() -> None:
     x = rng.normal(size=(160, 6)) * [1, 100, 0.01, 1, 1, 0] + [0, 3, 0, 1e3, 0, 5]
     x[:, 4] = x[:, 0] + 1e-3 * rng.normal(size=160)  # nearly the same feature twice; the last is constant
     y = np.stack([x[:, 0] + rng.normal(size=160), 0.02 * x[:, 1] + rng.normal(size=160), rng.normal(size=160)], 1)
-    folds = folds_of(np.repeat(np.arange(32), 5), 4, seed=1)
-    said = ridge(x, y, folds)
+    folds = regression.folds_of(np.repeat(np.arange(32), 5), 4, seed=1)
+    said = regression.ridge(x, y, folds)
     predicted, chosen = naive_ridge(x, y, folds)
     np.testing.assert_array_equal(said.chosen, chosen)
     np.testing.assert_allclose(said.predicted, predicted, atol=1e-7)
@@ -242,28 +225,17 @@ def test_ridge_is_that_of_nested_loops_over_scikit_learn() -> None:
         np.testing.assert_allclose(said.mean[folds == f], np.tile(y[folds != f].mean(0), (sum(folds == f), 1)))
 
 
-def test_no_document_is_in_two_folds() -> None:
-    groups = np.random.default_rng(0).integers(0, 23, 400)
-    folds = folds_of(groups, 5, seed=3)
-    assert all(len(set(folds[groups == g])) == 1 for g in range(23))
-    assert set(folds) == set(range(5))
-    assert np.bincount(folds).min() > 40
-
-
 def test_leakage_across_documents_is_caught_by_grouping() -> None:
     """Features and effects name the document, nothing else: split by token they match, by document they do not."""
     rng = np.random.default_rng(0)
     documents = np.repeat(np.arange(40), 25)
     x, y = rng.normal(size=(40, 20))[documents], rng.normal(size=(40, 3))[documents]
-    leaking, grouped = (
-        r2(y, ridge(x + 0.01 * rng.normal(size=x.shape), y, folds_of(g, 5, seed=0)))
-        for g in (np.arange(len(y)), documents)
-    )
-    assert (leaking > 0.25).all()
-    assert (grouped < 0.05).all()
-    rows = folds_of(np.arange(len(y)), 5, seed=0)
-    assert r2(y[:, :1], boosting(x, y[:, :1], rows, steps=40))[0] > 0.95
-    assert r2(y[:, :1], boosting(x, y[:, :1], folds_of(documents, 5, seed=0), steps=40))[0] < 0.1
+    x = x + 0.01 * rng.normal(size=x.shape)
+    by_token, by_document = (regression.folds_of(groups, 5, seed=0) for groups in (np.arange(len(y)), documents))
+    leaking, grouped = (r2(y, regression.ridge(x, y, folds)) for folds in (by_token, by_document))
+    assert (leaking > 0.25).all() and (grouped < 0.05).all()
+    leaking, grouped = (r2(y[:, :1], regression.boosting(x, y[:, :1], f, steps=40))[0] for f in (by_token, by_document))
+    assert leaking > 0.95 and grouped < 0.1
 
 
 def test_the_effects_of_a_fold_do_not_choose_its_trees() -> None:
@@ -271,7 +243,7 @@ def test_the_effects_of_a_fold_do_not_choose_its_trees() -> None:
     x, folds = rng.normal(size=(150, 2)), np.repeat([0, 1, 2], 50)
     y = x[:, :1] + rng.normal(size=(150, 1))
     turned = np.where(folds[:, None] == 1, -y, y)
-    fits = [boosting(x, effects, folds, steps=30) for effects in (y, turned)]
+    fits = [regression.boosting(x, effects, folds, steps=30) for effects in (y, turned)]
     assert fits[0].chosen[1] == fits[1].chosen[1] != fits[0].chosen[0]
     np.testing.assert_array_equal(*(fit.predicted[folds == 1] for fit in fits))
 
@@ -281,6 +253,6 @@ def test_boosting_finds_what_is_not_linear() -> None:
     rng = np.random.default_rng(0)
     x = rng.normal(size=(1500, 4))
     y = np.sign(x[:, :1]) * np.sign(x[:, 1:2]) + 0.1 * rng.normal(size=(1500, 1))
-    folds = folds_of(np.repeat(np.arange(150), 10), 5, seed=0)
-    assert r2(y, boosting(x, y, folds, steps=60))[0] > 0.85
-    assert r2(y, ridge(x, y, folds))[0] < 0.05
+    folds = regression.folds_of(np.repeat(np.arange(150), 10), 5, seed=0)
+    assert r2(y, regression.boosting(x, y, folds, steps=60))[0] > 0.85
+    assert r2(y, regression.ridge(x, y, folds))[0] < 0.05

@@ -3,35 +3,26 @@
 import json
 import math
 import re
-from itertools import combinations
-from math import comb
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+from scipy import stats
 
-from streamscope.cli.errors import InputError
-from streamscope.features.cluster import Cluster
+from streamscope import InputError, Result
+from streamscope.features import Cluster, Extract, Profile
 from streamscope.features.cluster.measure import fingerprint
 from streamscope.features.compute.formulas import columns
-from streamscope.features.extract import Extract
-from streamscope.features.profile import Profile, main
+from streamscope.features.profile import main
+from streamscope.features.profile import profiles as profiling
 from streamscope.features.profile.contexts import Contexts
 from streamscope.features.profile.measure import CLUSTER
-from streamscope.features.profile.profiles import (
-    centre_distance,
-    farthest_points,
-    nearest,
-    profiles,
-    samples,
-    standardised,
-)
 from streamscope.features.profile.token_kinds import enrichment, kinds
 from streamscope.features.store import Features, read_features
 from streamscope.features.tables import FeatureTables
-from streamscope.instruments.result import Result
+from streamscope.instruments.stats.estimators import holm
 from streamscope.instruments.table import LongTable, Table, key
 from tests.features.planted import planted_file
 
@@ -49,6 +40,7 @@ def test_contexts_are_the_text_around_a_token() -> None:
     parts = [rows(0, range(12)), rows(1, range(3, 6)), rows(1, range(7, 9))]
     table = pd.concat(parts).sample(frac=1, random_state=0).reset_index(drop=True)
     contexts = Contexts(table)
+    before, after = contexts.neighbours()
     for row in range(len(table)):
         d, p = table["document"][row], table["position"][row]
         known = range(12) if d == 0 else range(3, 6) if p < 6 else range(7, 9)
@@ -59,13 +51,9 @@ def test_contexts_are_the_text_around_a_token() -> None:
         assert text.left == ("" if starts else "…") + "".join(TEXT[q] for q in left)
         assert text.token == TEXT[p]
         assert text.right == "".join(TEXT[q] for q in right) + "…"
+        assert (before[row], after[row]) == (TEXT[p - 1] if p > 1 and p - 1 in known else "", TEXT[p + 1])
     row = int(table.index[(table["document"] == 0) & (table["position"] == 5)][0])
     assert contexts.at(row).marked() == "Lily had 3 ⟦red⟧ balls.⏎She saw it…"
-    before, after = contexts.neighbours()
-    for row in range(len(table)):
-        p, d = table["position"][row], table["document"][row]
-        known = p - 1 in (range(1, 12) if d == 0 else (3, 4, 7))
-        assert (before[row], after[row]) == (TEXT[p - 1] if known else "", TEXT[p + 1])
 
 
 def test_contexts_of_targets_that_are_two_tokens_on() -> None:
@@ -107,38 +95,28 @@ def test_enrichment_is_that_of_counting_by_hand() -> None:
     for row in found.itertuples():
         inside = clusters == row.cluster
         n, k, whole = int(inside.sum()), int((inside & member).sum()), int(member.sum())
-        chance = {i: comb(whole, i) * comb(40 - whole, n - i) / comb(40, n) for i in range(n + 1)}
-        low, high = sum(c for i, c in chance.items() if i <= k), sum(c for i, c in chance.items() if i >= k)
-        assert row.p == pytest.approx(min(1, 2 * min(low, high)))
+        chance = stats.hypergeom(40, whole, n)
+        assert row.p == pytest.approx(min(1, 2 * min(chance.cdf(k), chance.sf(k - 1))))
         a, b, c, d = k + 0.5, n - k + 0.5, whole - k + 0.5, 40 - n - (whole - k) + 0.5
         assert row.log_odds == pytest.approx(math.log(a / b * d / c))
         assert (row.n, row.k, row.share) == (n, k, k / n)
         assert row.share_elsewhere == pytest.approx((whole - k) / (40 - n))
-    order = found.sort_values("p")
-    running, holm = 0.0, []
-    for i, p in enumerate(order["p"]):
-        running = max(running, min(1, (len(order) - i) * p))
-        holm.append(running)
-    np.testing.assert_allclose(order["p_holm"], holm)
+    np.testing.assert_allclose(found["p_holm"], holm(found["p"].to_numpy()))
 
 
 def test_samples_are_central_and_spread() -> None:
     rng = np.random.default_rng(0)
     z = rng.normal(size=(14, 2))
     distance = [math.dist(row, z.mean(0)) for row in z]
-    np.testing.assert_allclose(centre_distance(z, np.zeros(14)), distance)
-    assert nearest(z, 3).tolist() == sorted(range(14), key=lambda i: distance[i])[:3]
-    chosen = [nearest(z, 1)[0]]
+    np.testing.assert_allclose(profiling.centre_distance(z, np.zeros(14)), distance)
+    assert profiling.nearest(z, 3).tolist() == sorted(range(14), key=lambda i: distance[i])[:3]
+    chosen = [profiling.nearest(z, 1)[0]]
     while len(chosen) < 4:
         chosen.append(max(range(14), key=lambda i: min(math.dist(z[i], z[j]) for j in chosen)))
-    assert farthest_points(z, 4).tolist() == chosen
+    assert profiling.farthest_points(z, 4).tolist() == chosen
 
-    def reach(some) -> float:
-        return max(min(math.dist(row, z[j]) for j in some) for row in z)
-
-    assert reach(chosen) <= 2 * min(reach(some) for some in combinations(range(14), 4))
-    assert len(farthest_points(np.repeat(z[:3], 5, axis=0), 15)) == 3
-    plain = standardised(np.column_stack([z, np.full(14, 0.1, np.float32)]))
+    assert len(profiling.farthest_points(np.repeat(z[:3], 5, axis=0), 15)) == 3
+    plain = profiling.standardised(np.column_stack([z, np.full(14, 0.1, np.float32)]))
     np.testing.assert_allclose(plain[:, :2].std(0), 1)
     assert (plain[:, 2] == 0).all()
 
@@ -162,8 +140,6 @@ def test_distances_are_those_of_plain_loops(tmp_path: Path) -> None:
     assert table.loc[-1, "farther"] == pytest.approx(np.mean(far[-1]) - np.mean(far[0] + far[1]), abs=1e-4)
     assert table.loc[0, "farther_low"] < table.loc[0, "farther"] < table.loc[0, "farther_high"]
 
-
-# ---- files -------------------------------------------------------------------------------------
 
 NAMES = [c.name for c in columns(2, 2, Extract())]
 
@@ -237,9 +213,9 @@ def test_the_command_says_what_was_planted(tmp_path: Path, capsys: pytest.Captur
 def test_samples_are_those_of_each_cluster_alone(tmp_path: Path) -> None:
     features, clusters = planted(tmp_path, **MODEL)
     found, labels = read_features(features), Result.load(clusters).table("labels").frame
-    wide = standardised(found.X)
-    far = centre_distance(wide, labels["cluster"].to_numpy())
-    some = samples(found, labels, wide, far, representative=3, diverse=5)
+    wide = profiling.standardised(found.X)
+    far = profiling.centre_distance(wide, labels["cluster"].to_numpy())
+    some = profiling.samples(found, labels, wide, far, representative=3, diverse=5)
     x = found.X.astype(float)
     z = (x - x.mean(0)) / x.std(0)
     inside = labels["cluster"].to_numpy() == 0
@@ -248,7 +224,7 @@ def test_samples_are_those_of_each_cluster_alone(tmp_path: Path) -> None:
     np.testing.assert_allclose(mine["distance"], np.sort(distance)[:3], rtol=1e-5)
     where = labels.loc[inside].iloc[np.argsort(distance)[:3]]
     assert mine["document"].tolist() == where["document"].tolist()
-    table, _ = profiles(found, labels, far)
+    table, _ = profiling.profiles(found, labels, far)
     assert table["radius"][0] == pytest.approx(np.sqrt((distance**2).mean()), rel=1e-5)
 
 

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 
-from streamscope.cli.errors import InputError
 from streamscope.features.compute.formulas import apply_gate, attention_stats, columns, longest_run, stability
 from streamscope.features.compute.reader import FeatureReader
 from streamscope.features.extract import Extract, Tier
@@ -14,15 +13,10 @@ from streamscope.models import build
 from streamscope.models.hooks import capture
 from streamscope.models.readout import top_two
 from tests.features.naive import k_star, kappa, naive_features
-from tests.tiny import randomise
+from tests.tiny import randomise, refused
 
 VOCABULARY = 23
 HEADS = {"anchor_heads": ("all",), "entity_heads": ("L0.H0",)}
-
-
-def with_heads(tier: Any, **options: Any) -> Extract:
-    """Options of a tier; only core takes heads."""
-    return Extract(tier=tier, **options, **(HEADS if tier == "core" else {}))
 
 
 def model_of(preset: str, n_layers: int = 3, n_heads: int = 2, seed: int = 0, **overrides: Any) -> Any:
@@ -71,7 +65,7 @@ MODELS = {
 @pytest.mark.parametrize("name", MODELS)
 def test_equals_the_naive_reference(name: str) -> None:
     preset, shape = MODELS[name]
-    tiers = [with_heads(tier, k=3 if tier == "topk" else 5) for tier in get_args(Tier)]
+    tiers = [Extract(tier=tier, **{"core": HEADS, "topk": {"k": 3}}.get(tier, {})) for tier in get_args(Tier)]
     x = check(model_of(preset, **shape), documents(2, 9, 13), *tiers)
     assert len(x) == 1 + 8 + 12
 
@@ -91,13 +85,11 @@ def test_a_planted_head_and_a_planted_depth() -> None:
     """Layers 2 and 3 write nothing, so what layer 1 says is final; nobody asks in layer 3, so heads there see all keys
     alike: 1 / (q + 1) each, entropy ln q over the q before the query."""
     model = model_of("std-t", n_layers=4)
+    silent = [part for block in model.blocks[2:] for part in (block.attn.o, block.mlp.down)]
     with torch.no_grad():
-        for block in model.blocks[2:]:
-            for name, weights in block.named_parameters():
-                if name.startswith(("attn.o.", "mlp.down.")) or (
-                    block is model.blocks[3] and name.startswith("attn.q.")
-                ):
-                    weights.zero_()
+        for part in (*silent, model.blocks[3].attn.q):
+            for weights in part.parameters():
+                weights.zero_()
     reader = FeatureReader(model, Extract(kstar="strict"))
     docs = documents(12, 12, 12)
     found = dict(zip([column.name for column in reader.columns], reader.read(docs).X.T, strict=True))
@@ -113,21 +105,14 @@ def test_a_planted_head_and_a_planted_depth() -> None:
         np.testing.assert_allclose(found[f"head_ent_final_L3H{head}"][clear], expected[clear], atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"kstar": "strict"},
-        {"target": "truth"},
-        {"traj_prob": "raw"},
-        {"traj_prob": "raw", "target": "truth"},
-        {"kappa_target": "final"},
-        {"logits_row": "next", "target": "truth"},
-        {"gate_reduce": "norm"},
-        {"theta_entropy": 0.3, "theta_gate": 0.55},
-        {"window": 2, "k": 20},
-    ],
-    ids=str,
-)
+OPTIONS: list[dict[str, Any]] = [
+    {"kstar": "strict"}, {"target": "truth"}, {"traj_prob": "raw"}, {"traj_prob": "raw", "target": "truth"},
+    {"kappa_target": "final"}, {"logits_row": "next", "target": "truth"}, {"gate_reduce": "norm"},
+    {"theta_entropy": 0.3, "theta_gate": 0.55}, {"window": 2, "k": 20},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_every_option_equals_the_naive_reference(options: dict) -> None:
     model = model_of("pls", n_layers=3)
     plain = FeatureReader(model, Extract(tier="topk")).read(documents(13))
@@ -152,32 +137,14 @@ def test_documents_beyond_the_context_are_cut_and_short_ones_have_no_row() -> No
     assert later.rows_of([1, 2, 13, 40]).tolist() == [0, 0, 11, 11]
 
 
-@pytest.mark.parametrize("preset", ["pls", "std-t", "llama"])
-def test_renaming_the_tokens_changes_nothing(preset: str) -> None:
-    model, docs = model_of(preset), documents(12, 13)
-    reader = FeatureReader(model, Extract(tier="topk"))
-    before = reader.read(docs)
-    names = torch.randperm(VOCABULARY, generator=torch.Generator().manual_seed(3))
-    with torch.no_grad():
-        for table in {id(t.weight): t for t in (model.embed, model.unembed)}.values():
-            renamed = torch.empty_like(table.weight)
-            renamed[names] = table.weight
-            table.weight.copy_(renamed)
-    after = reader.read([names[torch.tensor(ids)].tolist() for ids in docs])
-    np.testing.assert_allclose(after.X, before.X, rtol=1e-5, atol=1e-5)
-    np.testing.assert_array_equal(after.prediction, names.numpy()[before.prediction])
-
-
 @pytest.mark.parametrize(
     ("predicted", "author", "strict"),
     [
         ([5, 5, 5, 5], 0, 0),  # right from the first layer on
-        ([1, 5, 5, 5], 1, 1),
         ([1, 2, 5, 5], 2, 2),
         ([1, 2, 3, 5], 4, 3),  # only the last layer
         ([5, 1, 5, 5], 2, 2),  # left and came back
         ([5, 5, 5, 1], 4, 3),  # changed its mind last
-        ([5, 1, 5, 1], 4, 3),
         ([5], 1, 0),
     ],
 )
@@ -187,22 +154,23 @@ def test_k_star_in_every_case(predicted: list[int], author: int, strict: int) ->
     assert k_star(predicted, Extract()) == author  # and so says the reference
 
 
-@pytest.mark.parametrize(
-    ("predicted", "truth", "run"), [([7, 7, 7], 7, 3), ([7, 1, 7], 7, 1), ([1, 7, 7], 7, 2), ([1, 2, 3], 7, 0)]
-)
-def test_kappa_counts_layers_in_a_row(predicted: list[int], truth: int, run: int) -> None:
-    assert int(longest_run(torch.tensor(predicted)[:, None] == truth)) == run
-    assert kappa(predicted, truth, Extract()) == run
+@pytest.mark.parametrize(("predicted", "run"), [([7, 7, 7], 3), ([7, 1, 7], 1), ([1, 7, 7], 2), ([1, 2, 3], 0)])
+def test_kappa_counts_layers_in_a_row(predicted: list[int], run: int) -> None:
+    assert int(longest_run(torch.tensor(predicted)[:, None] == 7)) == kappa(predicted, 7, Extract()) == run
 
 
 def test_thresholds_of_entropy_and_gate() -> None:
-    pattern = torch.tensor([[0.0, 0.0, 0.0], [0.5, 0.5, 0.0], [0.3, 0.3, 0.4]])[None, None]
+    """Peaks of .25 g against θ = .1, gates g against θ = .4; what is at a threshold is not below it."""
+    pattern = torch.tensor([[1, 0, 0], [0.5, 0.5, 0.0], [0.25, 0.25, 0.5]])[None, None]
     stats = attention_stats(pattern, k=2)
-    options = Extract(tier="topk", theta_entropy=0.1, theta_gate=0.3)
-    for g, entropy, top in [(1.0, np.log(2), [0.3, 0.3]), (0.334, np.log(2), [0.1002, 0.1002]), (0.29, 0, [0, 0])]:
+    for theta, theta_gate, g, entropy, top in (
+        (0.1, 0.4, 1.0, np.log(2), 0.25), (0.1, 0.4, 0.41, np.log(2), 0.1025), (0.1, 0.4, 0.39, 0, 0),
+        (0.125, 0.5, 0.5, np.log(2), 0.125), (0.126, 0.51, 0.5, 0, 0),
+    ):  # fmt: skip
+        options = Extract(tier="topk", theta_entropy=theta, theta_gate=theta_gate)
         found = apply_gate(stats, torch.full((1, 3, 1, 1), g), options)
-        assert float(found.entropy[0, 2, 0]) == pytest.approx(entropy, abs=1e-6)  # peaks .3, .1002, .087
-        assert found.top is not None and found.top[0, 2, 0].tolist() == pytest.approx(top, abs=1e-6)
+        assert float(found.entropy[0, 2, 0]) == pytest.approx(entropy, abs=1e-6)
+        assert found.top is not None and found.top[0, 2, 0].tolist() == pytest.approx([top] * 2, abs=1e-6)
     assert float(apply_gate(stats, None, options).entropy[0, 1, 0]) == 0  # one key only
 
 
@@ -233,16 +201,6 @@ def test_statistics_of_a_pattern_by_hand() -> None:
     assert (ungated.top, ungated.distance, ungated.local) == (None, None, None)
 
 
-def test_what_is_at_a_threshold_is_not_below_it() -> None:
-    pattern = torch.tensor([[1, 0, 0], [0.5, 0.5, 0], [0.5, 0.25, 0.25]])[None, None]
-    stats = attention_stats(pattern, k=1)
-    gate = torch.full((1, 3, 1, 1), 0.5)
-    for theta, kept in ((0.25, True), (0.251, False)):
-        found = apply_gate(stats, gate, Extract(tier="topk", theta_entropy=theta, theta_gate=2 * theta))
-        assert (float(found.entropy[0, 2, 0]) > 0) == kept
-        assert found.top is not None and float(found.top[0, 2, 0, 0]) == (0.25 if kept else 0)
-
-
 def test_a_model_in_bf16_has_its_attention_summed_in_fp32() -> None:
     pattern = torch.full((1, 1, 513, 513), 1 / 512).tril().bfloat16()
     found = attention_stats(pattern, window=512, distance=True)
@@ -267,9 +225,7 @@ def test_the_first_rows_of_documents_may_be_left_out(logits_row: Any) -> None:
     np.testing.assert_allclose(some.X, whole.X[kept], rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(some.raw[hook], whole.raw[hook][kept], rtol=1e-5, atol=1e-5)
     n = 2 if logits_row == "query" else 3
-    with pytest.raises(
-        InputError, match=f"^no document has the {n} tokens that a row needs after those left out; give longer "
-    ):
+    with refused(f"^no document has the {n} tokens that a row needs after those left out; give longer "):
         reader.read(docs, rows.tolist())
 
 
@@ -317,21 +273,21 @@ def test_raw_activations_of_any_hook(preset: str, hook: str, width: int) -> None
 
 def test_bad_input() -> None:
     model = model_of("pls")
-    with pytest.raises(InputError, match="hook_pattern: it has no vector per position; name a stream, hook_z"):
+    with refused("hook_pattern: it has no vector per position; name a stream, hook_z"):
         FeatureReader(model, Extract(), raw=("blocks.0.attn.hook_z", "blocks.0.attn.hook_pattern"))
-    with pytest.raises(InputError, match="anchor-heads"):
+    with refused("anchor-heads"):
         FeatureReader(model, Extract(tier="core"))
     for options, docs in ((Extract(), [[3]]), (Extract(), []), (Extract(logits_row="next"), [[3, 1]])):
         n = 2 if options.logits_row == "query" else 3
-        with pytest.raises(InputError, match=f"^no document has the {n} tokens that a row needs; give longer ones$"):
+        with refused(f"^no document has the {n} tokens that a row needs; give longer ones$"):
             FeatureReader(model, options).read(docs)
-    with pytest.raises(InputError, match="outside the vocabulary"):  # the last is no input, but comes
+    with refused("outside the vocabulary"):  # the last is no input, but comes
         FeatureReader(model, Extract()).read([[1, 2, VOCABULARY]])
-    with pytest.raises(InputError, match="^the model is in training mode, where dropout is on"):
+    with refused("^the model is in training mode, where dropout is on"):
         FeatureReader(model.train(), Extract())
     model.eval().embed.weight.data[3] = torch.nan
-    with pytest.raises(InputError, match="^features are not finite: the weights of this run are damaged$"):
+    with refused("^features are not finite: the weights of this run are damaged$"):
         FeatureReader(model, Extract()).read([[3, 3, 3]])
     for hook in ("blocks.0.attn.hook_z", "blocks.0.attn.hook_q"):  # queries: one position damaged, one whole
-        with pytest.raises(InputError, match=f"^{hook} is not finite: the weights of this run are damaged$"):
+        with refused(f"^{hook} is not finite: the weights of this run are damaged$"):
             FeatureReader(model, Extract(), raw=(hook,)).read([[1, 3, 3]])

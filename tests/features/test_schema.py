@@ -1,25 +1,15 @@
 """The columns of the tiers: how many, in which order, under which names (PLS B.7, C.3)."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 
 from streamscope.cli.errors import InputError
-from streamscope.features.compute.formulas import (
-    AttentionStats,
-    Family,
-    ForwardRecord,
-    Shape,
-    Trajectory,
-    columns,
-    compute,
-)
+from streamscope.features.compute import formulas
 from streamscope.features.extract import Extract
 
 
 def names(n_layers: int, n_heads: int, **options) -> list[str]:
-    return [column.name for column in columns(n_layers, n_heads, Extract(**options))]
+    return [column.name for column in formulas.columns(n_layers, n_heads, Extract(**options))]
 
 
 @pytest.mark.parametrize(("layers", "heads", "k"), [(6, 6, 5), (1, 1, 1), (2, 3, 4), (12, 8, 5)])
@@ -52,14 +42,14 @@ def test_layout_of_app_c3() -> None:
 
 
 def test_constant_columns_are_those_of_final_below_the_last_layer() -> None:
-    constant = [c for c in columns(3, 2, Extract(tier="topk", k=2)) if c.constant]
+    constant = [c for c in formulas.columns(3, 2, Extract(tier="topk", k=2)) if c.constant]
     assert len(constant) == 2 * 2 * 2 + 2 * 2
     assert all("_final_" in c.name and c.layer in (0, 1) for c in constant)
 
 
 def test_columns_say_what_the_options_make_of_them() -> None:
-    plain = {c.name: c for c in columns(2, 6, Extract())}
-    truth = {c.name: c for c in columns(2, 6, Extract(target="truth", traj_prob="raw", kstar="strict"))}
+    plain = {c.name: c for c in formulas.columns(2, 6, Extract())}
+    truth = {c.name: c for c in formulas.columns(2, 6, Extract(target="truth", traj_prob="raw", kstar="strict"))}
     assert plain["traj_prob_L0"].formula == "p^(ℓ)(ŷ) if argmax p^(ℓ) = ŷ else 0"
     assert truth["traj_prob_L0"].formula == "p^(ℓ)(y)"
     assert "L where" in plain["k_star"].formula and "L where" not in truth["k_star"].formula
@@ -69,7 +59,7 @@ def test_columns_say_what_the_options_make_of_them() -> None:
 
 def test_core_heads_are_the_papers_or_the_users() -> None:
     def masses(**options) -> list[str]:
-        found = columns(6, 6, Extract(tier="core", **options))
+        found = formulas.columns(6, 6, Extract(tier="core", **options))
         return [c.formula.split(" in ")[1] for c in found if c.name.endswith("_mass")]
 
     assert masses() == ["L5.H2, L5.H3", "L5.H4, L5.H5"]
@@ -79,8 +69,8 @@ def test_core_heads_are_the_papers_or_the_users() -> None:
 @pytest.mark.parametrize("group", ["anchor", "entity"])
 def test_unknown_heads_are_refused_and_other_tiers_take_none(group: str) -> None:
     with pytest.raises(InputError, match=f"this model has layers 0 to 1.*--{group}-heads"):
-        columns(2, 6, Extract(tier="core", **{f"{group}_heads": ("L9.H0",)}))
-    assert columns(2, 6, Extract(tier="core", **{f"{group}_heads": ("L0.H0",)}))
+        formulas.columns(2, 6, Extract(tier="core", **{f"{group}_heads": ("L9.H0",)}))
+    assert formulas.columns(2, 6, Extract(tier="core", **{f"{group}_heads": ("L0.H0",)}))
     for tier in ("structural", "structural+position", "topk"):
         with pytest.raises(InputError, match=f"--{group}-heads has no effect with --tier"):
             Extract(tier=tier, **{f"{group}_heads": ("L0.H0",)})
@@ -89,38 +79,17 @@ def test_unknown_heads_are_refused_and_other_tiers_take_none(group: str) -> None
 def test_what_is_of_the_final_layer_says_so_whatever_the_depth() -> None:
     for tier in ("core", "topk"):
         heads = {"anchor_heads": ("all",), "entity_heads": ("all",)} if tier == "core" else {}
-        found = columns(3, 1, Extract(tier=tier, **heads))
+        found = formulas.columns(3, 1, Extract(tier=tier, **heads))
         final = {c.name for c in found if c.layer == 2 and c.head is None and c.component != "trajectory"}
         assert final == ({"confidence", "context_span"} if tier == "core" else {"attn_span_final", "local_mass_final"})
 
 
-def two_layers(n: int = 3) -> ForwardRecord:
-    """What one head of two layers showed at n positions: nothing."""
-    nothing = torch.zeros(n, 1)
-    predicted, p = torch.tensor([[5], [7]]).expand(2, n), torch.full((2, n), 0.25)
-    trajectory = Trajectory(predicted, p, p, p[0])
-    return ForwardRecord(
-        Shape(2, 1, Extract()), trajectory, predicted[1], [AttentionStats(nothing, nothing, nothing)] * 2
-    )
-
-
-def test_a_family_names_what_its_function_gives() -> None:
-    record, values = two_layers(), torch.arange(12.0).reshape(3, 2, 2)
-    pairs = Family("v_{where}_L{layer}", "kind", "unit", "source", "{counted}", lambda record: values)
-    found = {name: x.tolist() for name, x in pairs.by_name(record).items()}
-    names = ("v_stable_L0", "v_stable_L1", "v_final_L0", "v_final_L1")
-    assert found == {name: [i, i + 4, i + 8] for i, name in enumerate(names)}
-    said = [(c.name, c.component, c.layer, c.unit, c.source, c.formula) for c in pairs.columns(record.shape)]
-    assert said[2] == ("v_final_L0", "kind", 0, "unit", "source", "y") and len(said) == 4
-    last = replace(pairs, name="v_{where}_{rank}", final=True)
-    assert [c.layer for c in last.columns(record.shape)] == [None] * 5 + [1] * 5
-    with pytest.raises(ValueError, match="zip"):
-        last.by_name(record)
-    alone = replace(pairs, name="v", values=lambda record: torch.arange(3.0))
-    assert alone.by_name(record)["v"].tolist() == [0, 1, 2] and [c.layer for c in alone.columns(record.shape)] == [None]
-
-
 def test_some_features_in_their_order_as_numbers_of_one_kind() -> None:
-    by_name = {c.name: c for c in columns(2, 1, Extract())}
-    found = compute(two_layers(), [by_name["kappa"], by_name["k_star"]])
+    """Of one head of two layers that showed nothing at three positions."""
+    nothing, p = torch.zeros(3, 1), torch.full((2, 3), 0.25)
+    predicted, stats = torch.tensor([[5], [7]]).expand(2, 3), formulas.AttentionStats(nothing, nothing, nothing)
+    trajectory = formulas.Trajectory(predicted, p, p, p[0])
+    record = formulas.ForwardRecord(formulas.Shape(2, 1, Extract()), trajectory, predicted[1], [stats] * 2)
+    by_name = {c.name: c for c in formulas.columns(2, 1, Extract())}
+    found = formulas.compute(record, [by_name["kappa"], by_name["k_star"]])
     assert found.tolist() == [[1, 2]] * 3 and found.dtype == torch.float32, "counts too, where there is nothing else"

@@ -12,8 +12,7 @@ score of key k at distance d is β noun(k) + γ tool(k) − m d, so over the two
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
-from functools import cache
+from copy import deepcopy
 from typing import Any
 
 import tokenizers
@@ -30,6 +29,7 @@ from streamscope.models.config import Alibi, Attention, Gate, LayerNorm, ModelCo
 from streamscope.models.hooks import capture
 from streamscope.models.make import build
 from streamscope.text.tokenizer import Tokenizer
+from tests.tiny import randomise
 
 TOOLS, BOXES = ["key", "hammer", "spoon", "saw", "brush", "pen"], ["box", "jar", "bag", "drawer", "chest", "basket"]
 OTHER = ["Tim", "took", "a", "and", ".", "He", "used", "it", "to", "work", "with", "the"]
@@ -69,12 +69,6 @@ def suite(n: int = 12) -> Suite:
     return Suite("planted", tuple(prompt(i, first) for i in range(n) for first in (True, False)), "planted")
 
 
-def without_pairs(suite: Suite) -> Suite:
-    """The prompts that name the target last, as single prompts."""
-    singles = tuple(replace(p, pair=None, order=None) for p in suite.prompts if p.order == "target_last")
-    return Suite("singles", singles, "planted")
-
-
 def model(gate: Gate | None = None) -> Any:
     """The hand-set model; with a gate, its weights are 0 and its biases for the caller to set."""
     config = ModelConfig(
@@ -107,17 +101,25 @@ def model(gate: Gate | None = None) -> Any:
 
 
 def set_pattern(weights: Callable[[int], torch.Tensor]) -> dict[str, Any]:
-    """An edit of every pattern: at all positions and heads the row weights(T) [T]."""
-    return {"blocks.*.attn.hook_pattern": lambda x, hook: weights(x.shape[-1]).to(x).expand_as(x)}
+    """An edit of every pattern: weights(T), [T] or [T, T], at all heads."""
+    return {"blocks.*.attn.hook_pattern": lambda x, hook: weights(x.shape[-1]).to(x).expand_as(x).clone()}
+
+
+def even(n: int) -> torch.Tensor:
+    """[T, T]: every query attends to itself and to all before it alike."""
+    return torch.ones(n, n).tril() / torch.arange(1, n + 1)[:, None]
+
+
+def random_model(preset: str, suite: str) -> Any:
+    """A random model that cuts the nouns of a bundled suite into several tokens."""
+    words = Tokenizer.train([p.text for p in load_suite(suite).prompts], 300)
+    return randomise(build(preset, "tiny", n_ctx=128, d_vocab=300, tokenizer=words))
 
 
 def tables_of(how: Any, seen: InstrumentData) -> dict[str, Table]:
     """What an instrument makes of observations."""
     seen.about.setdefault("title", "")
     return how.tables(seen, estimate_all(seen.blocks, seen.contrasts))
-
-
-# ---- the paper's formulas, one prompt and one head at a time -----------------------------------
 
 
 def naive_rows(net: Any, aligned: Aligned) -> list[dict[tuple[int, int], list[float]]]:
@@ -127,23 +129,24 @@ def naive_rows(net: Any, aligned: Aligned) -> list[dict[tuple[int, int], list[fl
         q = max(at["query"])
         with torch.no_grad(), capture(net, "blocks.*.attn.hook_pattern") as patterns:
             net(torch.tensor([ids]))
-        rows = {}
-        for name, pattern in patterns.items():
-            for head in range(pattern.shape[1]):
-                rows[int(name.split(".")[1]), head] = [float(pattern[0, head, q, k]) for k in range(q + 1)]
-        found.append(rows)
+        layers = {int(name.split(".")[1]): pattern[0, :, q, : q + 1].tolist() for name, pattern in patterns.items()}
+        found.append({(layer, head): row for layer, rows in layers.items() for head, row in enumerate(rows)})
     return found
 
 
 def mass(row: list[float], positions: tuple[int, ...]) -> float:
     """Attention to a role."""
-    total = 0.0
-    for position in positions:
-        total += row[position]
-    return total
+    return sum(row[position] for position in positions)
 
 
-@cache
-def split_words(suite: str) -> Tokenizer:
-    """A tokenizer that cuts the nouns of a bundled suite into several tokens."""
-    return Tokenizer.train([p.text for p in load_suite(suite).prompts], 300)
+def gpt2_and_bridge(vocabulary: int = 100, std: float = 0.2, of_a_copy: bool = False) -> tuple[Any, Any]:
+    """A small GPT-2 of the library and its bridge. In a bridge it returns no attention; one `of_a_copy` leaves it."""
+    from transformer_lens.model_bridge.sources import build_bridge_from_module
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    torch.manual_seed(0)
+    sizes = dict(n_layer=2, n_head=2, n_embd=32, vocab_size=vocabulary, n_positions=32, initializer_range=std)
+    config = GPT2Config(**sizes)
+    config._attn_implementation = "eager"
+    inner = GPT2LMHeadModel(config).eval()
+    return inner, build_bridge_from_module(deepcopy(inner) if of_a_copy else inner, "GPT2LMHeadModel", hf_config=config)

@@ -8,19 +8,17 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from streamscope import Result
 from streamscope.instruments.observations import Measure
 from streamscope.instruments.open_data import given_prompts
-from streamscope.instruments.result import Result
 from streamscope.instruments.stats.held_out import CHOSEN, SIGNED, held_out
-from streamscope.probes.coherence import Coherence
-from streamscope.probes.coreference import Coreference
-from streamscope.probes.pds import Pds
+from streamscope.probes import Coherence, Coreference, Pds, Sps
 from streamscope.probes.probe import measure
 from streamscope.probes.roles import RoleTable, best_heads, groups_of
-from streamscope.probes.sps import Sps
 from tests.probes import planted
 
 HEADED = (Pds(), Coreference(), Sps())
+CATEGORIES = ["all", "gender", "things", "agent-patient", "tool-container"]
 
 
 def suite() -> Any:
@@ -59,13 +57,12 @@ def test_heads_of_a_category_are_those_of_its_prompts_alone(results: dict[str, R
     net, whole = planted.model(), suite()
     for how in HEADED:
         table = results[type(how).__name__].table("categories")
-        assert list(dict.fromkeys(table.frame["category"])) == ["all", "gender", "things", "agent-patient",
-                                                               "tool-container"]  # fmt: skip
+        assert table.frame["category"].unique().tolist() == CATEGORIES
         for name in ("all", "gender", "things"):
             prompts = tuple(p for p in whole.prompts if name in ("all", p.category))
             alone = how.measure(net, given_prompts(replace(whole, prompts=prompts), net)).table("heads").frame
-            rows = table.frame[table.frame["category"] == name].sort_values(["layer", "index"], ignore_index=True)
-            alone = alone.sort_values(["layer", "index"], ignore_index=True)
+            rows = table.frame[table.frame["category"] == name]
+            rows, alone = (t.sort_values(["layer", "index"], ignore_index=True) for t in (rows, alone))
             shared = [c for c in rows if c in alone and not c.endswith("p_holm")]
             pd.testing.assert_frame_equal(rows[shared], alone[shared], check_exact=False, atol=1e-12)
 
@@ -83,15 +80,14 @@ def test_the_head_of_one_category_is_found_where_the_pooled_one_is_not(results: 
     assert best.loc["gender", "best"] == 0.5 and best.loc["gender", "n"] == 16
     net = planted.model()
     pooled = held_out(measure(net, Coreference(), suite())).query("halves == 'both' and rule == 'recency'").iloc[0]
-    assert best.loc["all", ["heads", "best", "recency", "n"]].tolist() == pooled[
-        ["head", "top1", "rule_share", "n"]
-    ].tolist()  # fmt: skip
+    of_all = best.loc["all", ["heads", "best", "recency", "n"]].tolist()
+    assert of_all == pooled[["head", "top1", "rule_share", "n"]].tolist()
     sps = results["Sps"].table("best").frame.set_index("category")
     assert sps.loc["things", ["heads", "best"]].tolist() == ["L0.H1 / L0.H1", pytest.approx(1.0)]
     whole = results["Sps"].table("all-categories").frame.set_index("category")["sps"]
     assert whole["things"] == pytest.approx(fmean(planted.SPS)) == pytest.approx(-whole["gender"])
     log_odds = results["Coherence"].table().frame
-    assert log_odds["category"].tolist() == ["all", "gender", "things", "agent-patient", "tool-container"]
+    assert log_odds["category"].tolist() == CATEGORIES
     assert log_odds["n"].tolist() == [44, 16, 28, 14, 14]
     p, corrected = log_odds["log_odds_p"].to_numpy(), log_odds["log_odds_p_holm"].to_numpy()
     assert corrected[0] == p[0] and corrected[1:].min() == 4 * p[1:].min() < 1, "four categories are a family"
@@ -110,6 +106,5 @@ def test_a_head_is_scored_on_cases_that_did_not_choose_it() -> None:
         found, _, _ = best_heads(table, block, groups_of(cases), "value")
         held.append(found.values)
         lucky.append([values[some].mean(0).max() for some in (slice(None), slice(26), slice(26, 40))])
-    assert (np.min(lucky, 0) > 0.2).all() and (
-        np.abs(np.mean(held, 0)) < 3 / np.sqrt(20 * np.array([40, 26, 14]))
-    ).all()
+    assert (np.min(lucky, 0) > 0.2).all()
+    assert (np.abs(np.mean(held, 0)) < 3 / np.sqrt(20 * np.array([40, 26, 14]))).all()

@@ -9,25 +9,17 @@ import pandas as pd
 import pytest
 import torch
 
-from streamscope.cli.errors import InputError
+from streamscope import InputError
 from streamscope.instruments.open_data import given_prompts
 from streamscope.instruments.prompts import align, load_suite
 from streamscope.instruments.prompts.alignment import Aligned
 from streamscope.instruments.prompts.suite import Prompt
 from streamscope.instruments.table import Table
-from streamscope.models.make import build
-from streamscope.probes.coherence import Coherence
+from streamscope.probes import Coherence, Coreference, Pds, Sps
 from streamscope.probes.coherence.measure import NO_CONTROL, observed, opening, rows, with_other_openings
-from streamscope.probes.coreference import Coreference
-from streamscope.probes.pds import Pds
 from streamscope.probes.probe import measure
 from streamscope.probes.roles import groups_of
-from streamscope.probes.sps import Sps
-from streamscope.text.tokenizer import Tokenizer
 from tests.probes import planted
-from tests.tiny import randomise
-
-torch.set_num_threads(1)
 
 
 def summary(found: pd.DataFrame, *, elsewhere: bool = True) -> Table:
@@ -62,13 +54,11 @@ def test_planted_logits() -> None:
 
 
 def test_equals_log_softmax_on_a_random_model() -> None:
-    suite = load_suite("competing")
-    words = Tokenizer.train([p.text + (p.coherent or "") for p in suite.prompts], 300)
-    net = randomise(build("lfa", "tiny", n_ctx=128, d_vocab=300, tokenizer=words))
+    suite, net = load_suite("competing"), planted.random_model("lfa", "competing")
     one_pair = rows(planted_logits(), align(planted.suite(1), planted.tokenizer()), None, planted.tokenizer())
     alone = summary(one_pair, elsewhere=False)
     assert alone.frame["share_low"].isna().all() and (0, "share_low") in alone.missing
-    aligned, table = align(suite, words), measure(net, Coherence(), suite)
+    aligned, table = align(suite, net.tokenizer), measure(net, Coherence(), suite)
     aligned = aligned.only([i for i, after in enumerate(aligned.continuations) if after is not None])
     assert table["id"].tolist() == [p.id for p in aligned.prompts]
     for ids, after, odds in zip(aligned.tokens, aligned.continuations, table["log_odds"], strict=True):
@@ -105,8 +95,6 @@ def test_continuations_that_cannot_be_compared_are_left_out_here_alone() -> None
     with pytest.raises(InputError, match="to compare: the continuations start with the same token .10 of 10"):
         Coherence().measure(net, given_prompts(replace(suite, prompts=tuple(prompts[:10])), net))
 
-
-# ---- other prompts' nouns as a control ----------------------------------------------------------------
 
 TEXTS = {
     "a": "Mia saw a pen and a box. She used it to write. It was a",
@@ -149,9 +137,9 @@ def test_only_another_prompt_without_its_nouns_lends_its_opening() -> None:
     assert suite is not None
     texts = {p.id: p for p in suite.prompts}
     assert sorted(texts) == ["a", "b", "d"]
-    assert texts["a"].text == "Ann saw a saw and a bag. She used it to write. It was a"
-    start, end = texts["a"].roles["query"]
-    assert texts["a"].text[start:end] == "it" and (texts["a"].coherent, texts["a"].incoherent) == (" x", " y")
+    one = texts["a"]
+    assert one.text == "Ann saw a saw and a bag. She used it to write. It was a"
+    assert one.text[slice(*one.roles["query"])] == "it" and (one.coherent, one.incoherent) == (" x", " y")
     assert texts["d"].text == "Ann saw a saw and a bag. She used it to draw. It was a"
     assert with_other_openings(aligned_nouns("a", "c")) is None
 

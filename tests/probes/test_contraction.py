@@ -50,8 +50,7 @@ def test_no_mixing_and_mixing_at_once() -> None:
     model = model_of()
     set_bias(model, -torch.inf)
     alone = table(model)
-    assert alone["contracted"].to_numpy() == pytest.approx(0.0, abs=1e-6)
-    assert alone["predicted"].to_numpy() == pytest.approx(0.0, abs=1e-6)
+    assert alone[["contracted", "predicted"]].to_numpy() == pytest.approx(0.0, abs=1e-6)
     assert (alone["spread"] > 0).all() and alone["rank"].between(1.0, 4.0).all()
     set_bias(model, 0.0)
     even = table(model)
@@ -94,9 +93,9 @@ def test_the_numbers_beside_a_naive_loop() -> None:
                 alone[m] += np.linalg.norm(Y - Y.mean(0))
                 gone[m] += 1 - kept
     got = table(model)
-    for column, expected in (("spread", spread / n), ("rank", rank / n), ("contracted", 1 - apart / alone),
-                             ("predicted", gone / n)):  # fmt: skip
-        assert got[column].to_numpy() == pytest.approx(expected, rel=1e-5, abs=1e-6), column
+    expected = {"spread": spread / n, "rank": rank / n, "contracted": 1 - apart / alone, "predicted": gone / n}
+    for column, values in expected.items():
+        assert got[column].to_numpy() == pytest.approx(values, rel=1e-5, abs=1e-6), column
     assert got["after"].tolist()[:3] == ["L0.attn", "L0.mlp", "L1.attn"] and got["acts"].tolist()[:2] == ["no", "yes"]
 
 

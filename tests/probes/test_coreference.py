@@ -5,33 +5,22 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
-import torch
 from scipy import stats
 
-from streamscope.cli.errors import InputError
+from streamscope import InputError
 from streamscope.instruments.contract import InstrumentData
 from streamscope.instruments.observations import ONE_UNIT
 from streamscope.instruments.open_data import given_prompts
 from streamscope.instruments.prompts import Suite, align, load_suite
-from streamscope.instruments.stats.held_out import CHOSEN, halves, held_out
+from streamscope.instruments.stats.held_out import CHOSEN, held_out
 from streamscope.instruments.table import Table
 from streamscope.models.hooks import run
-from streamscope.models.make import build
-from streamscope.probes.coreference import Coreference
+from streamscope.probes import Coreference
 from streamscope.probes.coreference.measure import attention, observed
 from streamscope.probes.probe import measure
 from streamscope.probes.roles import RoleTable, exceeds, groups_of, left_out, undecided
 from tests.probes import planted
-from tests.tiny import randomise
-
-torch.set_num_threads(1)
-
-
-@pytest.fixture(scope="module")
-def table() -> pd.DataFrame:
-    return measure(planted.model(), Coreference(), planted.suite())
 
 
 @pytest.fixture(scope="module")
@@ -53,21 +42,17 @@ def heads_of(table: RoleTable, heads: Sequence[int]) -> RoleTable:
     return replace(table, heads=table.heads.iloc[list(heads)].reset_index(drop=True), values=values)
 
 
-def by_head(table: pd.DataFrame) -> pd.DataFrame:
-    return table.sort_values(["layer", "index"], ignore_index=True)
-
-
 @pytest.mark.parametrize("domain", ["candidates", "keys"])
 def test_planted_heads(domain: str) -> None:
     net = planted.model()
     result = Coreference(domain=domain).measure(net, given_prompts(planted.suite(), net))
-    summary = by_head(result.table().frame)
+    summary = result.table().frame.sort_values(["layer", "index"], ignore_index=True)
     assert summary["top1"].tolist() == planted.TOP1 and summary["ties"].tolist() == planted.TIES
     np.testing.assert_allclose(summary["attention"], [0.5, 1, 0.5, 0.8, 1 / 12], atol=2e-6)
     assert summary["stable"].tolist() == [0.0, 1.0, 0.0, 1.0, 0.0]
     assert (summary["chance"] == (0.5 if domain == "candidates" else 1 / 12)).all()
-    # nouns of one token: the longest is the last of equals
-    assert (summary[["recency", "first_mention", "longest"]] == 0.5).all(axis=None)
+    rules = summary[["recency", "first_mention", "longest"]]  # nouns of one token: the longest is the last of equals
+    assert (rules == 0.5).all(axis=None)
     assert (summary["n"] == 24).all() and (summary["clusters"] == 12).all()
     assert result.table().frame["head"].tolist()[:2] == ["L0.H1", "L0.H3"], "the best head comes first"
     pairs = result.table("pairs").frame
@@ -94,33 +79,13 @@ def test_stability_in_both_readings(attended: Any) -> None:
     assert recency.extra["pairs"][["stable", "either"]].to_numpy().tolist() == [[0, 1]] * 12
 
 
-def test_held_out_chooses_the_semantic_head(table: pd.DataFrame) -> None:
-    result = held_out(table)
-    assert set(result["head"]) == {"L0.H1", "L0.H1 / L0.H1"}
-    both = result[(result["halves"] == "both") & (result["rule"] == "recency")].iloc[0]
-    assert both[["top1", "rule_share", "difference", "n", "clusters"]].tolist() == [1, 0.5, 0.5, 24, 12]
-    assert result["n"].tolist() == [12] * 6 + [24] * 3
-    # a head right on half A and wrong on half B is chosen by A and fails on B
-    lucky = table[table["head"].isin(["L0.H0", "L0.H4"])].copy()
-    lucky["hit"] = np.where(lucky["head"] == "L0.H4", halves(lucky, 0)[0] == 0, lucky["hit"])
-    result = held_out(lucky)
-    assert result["head"].tolist()[0::3] == ["L0.H4", "L0.H0", "L0.H4 / L0.H0"]
-    assert result["top1"].tolist()[0::3] == [0.0, 0.5, 0.25]
-
-
-def shared_nouns(n: int = 24) -> RoleTable:
-    """The planted suite with its nouns as words: pairs share six tools and six containers."""
-    suite = planted.suite(n)
-    words = [{"target": str(p.coherent), "competitor": str(p.incoherent)} for p in suite.prompts]
-    prompts = tuple(replace(p, words=w) for p, w in zip(suite.prompts, words, strict=True))
-    net = planted.model()
-    query = Coreference().plan(replace(suite, prompts=prompts), net.tokenizer)
-    return attention(Coreference(), run(net, query), query)
-
-
 def test_prompts_that_share_nouns_are_not_independent() -> None:
     """A head that is right on five tools of six: by pairs its lead is resolved, by tools it is not."""
-    table = shared_nouns(36)
+    suite, net = planted.suite(36), planted.model()
+    nouns = [{"target": str(p.coherent), "competitor": str(p.incoherent)} for p in suite.prompts]
+    prompts = tuple(replace(p, words=words) for p, words in zip(suite.prompts, nouns, strict=True))
+    query = Coreference().plan(replace(suite, prompts=prompts), net.tokenizer)
+    table = attention(Coreference(), run(net, query), query)
     tool = table.cases["cluster"].map(lambda label: label[1].strip())
     right = tool.isin({"key", "hammer", "spoon", "saw", "brush"}).to_numpy()
     one = heads_of(replace(table, values={**table.values, "hit": np.stack([right & False, right] * 2)}), [0, 1])
@@ -149,10 +114,9 @@ def test_twins_that_differ_after_the_query_only_are_left_out() -> None:
     both = Suite("twins", (*suite.prompts, *twins), "planted")
     asked = {p.id for p in (*suite.prompts[:6], *twins)}
     assert undecided(both.prompts) == asked
-    aligned = align(both, planted.tokenizer())
-    query = Coreference().plan(aligned, planted.tokenizer())
+    query = Coreference().plan(both, planted.tokenizer())
     assert set(query.undecided) == asked and not query.left_out
-    table = measure(planted.model(), Coreference(), aligned)
+    table = measure(planted.model(), Coreference(), both)
     assert set(table["id"]) == {p.id for p in suite.prompts[6:]}
     assert "12 left out whose text up to the query also occurs with another answer" in left_out(query, "target")
     only = tuple(replace(p, pair=None, order=None) for p in both.prompts if p.id in asked)
@@ -161,8 +125,8 @@ def test_twins_that_differ_after_the_query_only_are_left_out() -> None:
 
 
 def test_single_prompts_get_mcnemar() -> None:
-    suite = planted.without_pairs(planted.suite(12))
-    net = planted.model()
+    net, singles = planted.model(), [p for p in planted.suite(12).prompts if p.order == "target_last"]
+    suite = Suite("singles", tuple(replace(p, pair=None, order=None) for p in singles), "planted")
     result = Coreference().measure(net, given_prompts(suite, net))
     found = result.table()
     assert all(found.missing[i, "stable"] == "no minimal pairs" for i in range(len(found.frame)))
@@ -178,10 +142,8 @@ def test_single_prompts_get_mcnemar() -> None:
 @pytest.mark.parametrize("domain", ["candidates", "keys"])
 @pytest.mark.parametrize("preset", ["std-t", "dst-kron"])
 def test_equals_loops_on_random_models(preset: str, domain: str) -> None:
-    words = planted.split_words("coreference")
-    net = randomise(build(preset, "tiny", n_ctx=128, d_vocab=300, tokenizer=words))
-    suite = load_suite("coreference")
-    aligned = align(suite, words)
+    net, suite = planted.random_model(preset, "coreference"), load_suite("coreference")
+    aligned = align(suite, net.tokenizer)
     rows, table = planted.naive_rows(net, aligned), measure(net, Coreference(domain=domain), suite)
     table = table.set_index(["id", "layer", "index"])
     heads, stable = sorted(rows[0]), {}
@@ -203,31 +165,21 @@ def test_equals_loops_on_random_models(preset: str, domain: str) -> None:
             1 / (1 + len(others)) if domain == "candidates" else len(at["target"]) / (q + 1)
         )
     result = Coreference(domain=domain).measure(net, given_prompts(suite, net))
-    block = result.blocks["stability"]
-    pairs = pd.DataFrame(
-        block.total[:2].T, columns=["jaccard", "over_total"], index=result.table("pairs").frame["pair"]
-    )
+    pairs = dict(zip(result.table("pairs").frame["pair"], result.blocks["stability"].total[:2].T, strict=True))
     for pair, found in stable.items():
         if pair is not None and len(found) == 2:
             first, last = found.values()
-            assert pairs.loc[pair, "over_total"] == pytest.approx(len(first & last) / len(heads))
-            if first | last:
-                assert pairs.loc[pair, "jaccard"] == pytest.approx(len(first & last) / len(first | last))
-            else:
-                assert np.isnan(pairs.loc[pair, "jaccard"])
+            jaccard = len(first & last) / len(first | last) if first | last else np.nan
+            assert pairs[pair] == pytest.approx([jaccard, len(first & last) / len(heads)], nan_ok=True)
 
 
 def test_patched_patterns_even_attention_prefers_long_words() -> None:
-    words = planted.split_words("coreference")
-    net = build("lfa", "tiny", n_ctx=128, d_vocab=300, tokenizer=words)
-    edits = planted.set_pattern(lambda n: torch.ones(n))
-    table = measure(net, Coreference(), load_suite("coreference"), edits=edits)
+    net, suite = planted.random_model("lfa", "coreference"), load_suite("coreference")
+    edits = planted.set_pattern(planted.even)
+    table, keys = (measure(net, Coreference(domain=d), suite, edits=edits) for d in ("candidates", "keys"))
     assert (table["hit"] == (table["longest"] & ~table["tie"])).all()
-    assert table["hit"].any()
-    assert not table["longest"].all()
-    keys = measure(net, Coreference(domain="keys"), load_suite("coreference"), edits=edits)
-    assert not keys["hit"].any()
-    assert keys["tie"].all()
+    assert table["hit"].any() and not table["longest"].all()
+    assert not keys["hit"].any() and keys["tie"].all()
 
 
 def test_ties_are_relative_and_prompts_without_a_distractor() -> None:

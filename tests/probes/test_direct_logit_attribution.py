@@ -36,12 +36,12 @@ def test_a_planted_copier_writes_what_it_is_set_to() -> None:
 @pytest.mark.parametrize("preset", [*PRESETS, "canon", "dst-ind", "kromhc", "hc", "mhc", "biased"])
 def test_parts_add_up_to_the_logit_difference(preset: str) -> None:
     """With random gains and biases of every norm; `biased`: also with biases of the attention's output."""
-    model: Any
-    if preset == "biased":
-        model = awake("std-t", **{"attention.v.bias": True, "attention.o.bias": True})
-    else:
-        model = awake("kromhc", residual=preset) if preset in ("hc", "mhc") else awake(preset)
-    task = random_task()
+    changed: dict[str, tuple[str, dict[str, Any]]] = {
+        "biased": ("std-t", {"attention.v.bias": True, "attention.o.bias": True}),
+        "hc": ("kromhc", {"residual": "hc"}), "mhc": ("kromhc", {"residual": "mhc"}),
+    }  # fmt: skip
+    name, changes = changed.get(preset, (preset, {}))
+    model, task = awake(name, **changes), random_task()
     parts, whole = attribute(model, task)
     assert np.abs(sum(x for _, x in parts) - whole).max() < 1e-9
     # the biases are the rest of attention, so a wrong head would hide in them; without biases there is no such part

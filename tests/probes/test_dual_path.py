@@ -1,6 +1,5 @@
 """HDPL's two paths: planted projections whose shares and KL are known, a naive loop, and draws that are known."""
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -8,36 +7,25 @@ import pandas as pd
 import pytest
 import torch
 
-import tests.tiny
-from streamscope.instruments.data import Documents
+from streamscope import Documents
 from streamscope.instruments.open_data import open_data
-from streamscope.models import load
 from streamscope.models.hooks import capture, edit
 from streamscope.models.layers import hdpl
 from streamscope.models.readout import IGNORE
-from streamscope.probes.dual_path import DualPath
+from streamscope.probes import DualPath
 from streamscope.probes.dual_path.measure import drawing, loss, projections_of
+from tests.tiny import model_of
 
-DATA = Documents(max_documents=6, batch_size=4, stride=0)
-
-
-@pytest.fixture(scope="module")
-def run(corpus: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished run folder of a tiny HDPL model."""
-    from streamscope.models.train import main as train
-
-    out = tmp_path_factory.mktemp("runs") / "hdpl"
-    train(tests.tiny.arguments(corpus, out, preset="hdpl"))
-    return out
+DATA = Documents("stories:1:6", max_documents=6, batch_size=4, stride=0)
 
 
 def table(model: Any, name: str = "projections", **options: Any) -> pd.DataFrame:
     return DualPath(**options).measure(model, DATA).table(name).frame
 
 
-def test_paths_whose_shares_are_known(run: Path) -> None:
+def test_paths_whose_shares_are_known() -> None:
     """A path that is zero has share 0, the other 1; μ and σ that are constants give a KL without variance."""
-    model, b, c = load(run), 0.3, -1.2
+    model, b, c = model_of("hdpl"), 0.3, -1.2
     one, other, third = (projections_of(model)[f"blocks.0.{path}"] for path in ("attn.q", "attn.k", "mlp.up"))
     with torch.no_grad():
         one.detail.zero_()
@@ -47,8 +35,7 @@ def test_paths_whose_shares_are_known(run: Path) -> None:
         third.logvar.weight.zero_()
         third.logvar.bias.fill_(c)
     found = table(model).set_index("place")
-    assert found.loc["L0.q", ["along", "power"]].tolist() == [1.0, 1.0]
-    assert found.loc["L0.k", ["along", "power"]].tolist() == [0.0, 0.0]
+    assert found.loc[["L0.q", "L0.k"], ["along", "power"]].to_numpy().tolist() == [[1.0, 1.0], [0.0, 0.0]]
     kl = 0.5 * (b**2 + np.exp(c) - 1 - c)
     assert found.loc["L0.up", "kl"] == pytest.approx(third.rank * kl, rel=1e-5)
     assert found.loc["L0.up", "clamped"] == float(third.rank * kl > np.log(2))
@@ -62,19 +49,18 @@ def test_paths_whose_shares_are_known(run: Path) -> None:
     assert np.isnan(result.table("projections").frame.set_index("place").loc["L0.q", "along"]), "nothing comes of 0 / 0"
 
 
-def test_the_numbers_beside_a_naive_loop(run: Path) -> None:
+def test_the_numbers_beside_a_naive_loop() -> None:
     """Position by position and dimension by dimension, as in HDPL Eq. 1 to 9 and in the definition of active units."""
-    model, name = load(run), "blocks.1.attn.v"
+    model, name = model_of("hdpl"), "blocks.1.attn.v"
     opened = open_data(DATA, model)
-    got = {what: np.empty((0, 0)) for what in ("detail", "global", "mu", "logvar")}
+    got: dict[str, list[np.ndarray]] = {what: [] for what in ("global", "detail", "mu", "logvar")}
     for row in opened.rows():
         with torch.no_grad(), capture(model, [f"{name}.hook_{what}" for what in got]) as found:
             model(torch.tensor([row[: model.config.n_ctx]]))
         last = min(len(row) - 1, model.config.n_ctx)  # the positions that predict a token
-        for what in got:
-            new = found[f"{name}.hook_{what}"][0, :last].double().numpy()
-            got[what] = np.concatenate([got[what], new]) if got[what].size else new
-    d, g, mu, logvar = (got[what] for what in ("detail", "global", "mu", "logvar"))
+        for what, rows in got.items():
+            rows.append(found[f"{name}.hook_{what}"][0, :last].double().numpy())
+    g, d, mu, logvar = map(np.concatenate, got.values())
     kl = 0.5 * (mu**2 + np.exp(logvar) - 1 - logvar)
     along = (g * (g + d)).sum() / ((g + d) ** 2).sum()
     power = (g**2).sum() / ((g**2).sum() + (d**2).sum())
@@ -94,9 +80,9 @@ def test_the_numbers_beside_a_naive_loop(run: Path) -> None:
     assert table(model, active=most).set_index("place").loc["L1.v", "active"] == (variance > most).sum()
 
 
-def test_draws_that_are_known(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_draws_that_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
     """With ε = 1 the loss as in training is that of z = μ + σ; with σ = 0 nothing is lost."""
-    model = load(run)
+    model = model_of("hdpl")
     projections, s = projections_of(model), 0.8
     with torch.no_grad():
         for one in projections.values():
@@ -118,8 +104,8 @@ def test_draws_that_are_known(run: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert table(model, "model").iloc[0]["delta"] == 0.0
 
 
-def test_every_batch_and_draw_has_latents_of_its_own(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    model, seen = load(run), list[float]()
+def test_every_batch_and_draw_has_latents_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, seen = model_of("hdpl"), list[float]()
 
     def noise(like: torch.Tensor) -> torch.Tensor:
         epsilon = torch.randn_like(like)
@@ -131,9 +117,9 @@ def test_every_batch_and_draw_has_latents_of_its_own(run: Path, monkeypatch: pyt
     assert len(seen) == len(set(seen)) == len(projections_of(model)) * 2 * 3  # two batches, three draws
 
 
-def test_draws_leave_nothing_behind(run: Path) -> None:
+def test_draws_leave_nothing_behind() -> None:
     """Neither the model's mode nor the global generator change; the same seed gives the same loss, another another."""
-    model, state = load(run), torch.random.get_rng_state()
+    model, state = model_of("hdpl"), torch.random.get_rng_state()
     first = table(model, "model")
     assert not any(one.training for one in model.modules())
     assert all(one.penalty is None for one in projections_of(model).values())

@@ -1,6 +1,6 @@
 """Head groups: classes of words, scores against a plain loop, planted heads that look at one class each."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import permutations
 from pathlib import Path
@@ -18,23 +18,14 @@ from streamscope.instruments.stats.held_out import halves
 from streamscope.models.head_spec import Head
 from streamscope.models.hooks import Captures, run
 from streamscope.probes.head_groups import HeadGroups
-from streamscope.probes.head_groups.measure import (
-    capture,
-    groups_of,
-    read,
-    role_tests,
-    shuffled_scores,
-    summary,
-)
+from streamscope.probes.head_groups import measure as groups
 from streamscope.probes.roles import RoleTable, head_scores, role_query
 from streamscope.text.tokenizer import Tokenizer
 from tests.probes import planted
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = "One day Mia's friend saw a big key, and Tom ran. The key fell. She took it"
-PROMPT = Prompt(
-    id="p", text=TEXT, roles={"query": (72, 74), "target": (31, 34)}, category="c"
-)  # fmt: skip
+PROMPT = Prompt(id="p", text=TEXT, roles={"query": (72, 74), "target": (31, 34)}, category="c")
 
 
 def test_words_have_classes_and_tokens_those_of_their_words() -> None:
@@ -67,7 +58,7 @@ def test_scores_are_those_of_a_plain_loop(gated: bool) -> None:
     query = role_query(suite, tokenizer, gated=gated)
     patterns, generator = random_patterns(query, 0), torch.Generator().manual_seed(2)
     gates = [torch.rand(1, 3, 2, generator=generator) for _ in patterns] if gated else None
-    frame = read(captures(patterns, gates), query, tokenizer).frame()
+    frame = groups.read(captures(patterns, gates), query, tokenizer).frame()
     assert len(frame) == 8 * 3
     for i, p in enumerate(query.aligned.prompts):
         q = query.aligned.queries[i]
@@ -81,29 +72,29 @@ def test_scores_are_those_of_a_plain_loop(gated: bool) -> None:
                 assert found[name] == pytest.approx(mass - g * share, abs=1e-6)
 
 
-def looking(at: Sequence[str], n: int = 12) -> RoleTable:
-    """Heads that look at one class each (or everywhere), a head per entry of `at`."""
-    tokenizer = planted.tokenizer()
-    query = role_query(planted.suite(n), tokenizer)
-    patterns = []
-    for i, p in enumerate(query.aligned.prompts):
-        q = query.aligned.queries[i]
-        kinds = token_classes(p, tokenizer.spans(p.text)[1])[:q]
-        rows = []
-        for name in at:
-            row = torch.tensor([float(k == name or name == "everywhere") for k in (*kinds, "query")])
-            rows.append(row / row.sum() * (0.9 + 0.01 * (i % 10)))
-        patterns.append(torch.stack(rows)[:, None])
-    return read(captures(patterns), query, tokenizer)
+def planted_patterns(query: Any, rows: Callable[[list[int], list[str]], list[list[float]]]) -> list[torch.Tensor]:
+    """What every head looks at, by the ids and the classes of the tokens before the query; the query comes last."""
+    tokenizer, patterns = planted.tokenizer(), []
+    for p, q in zip(query.aligned.prompts, query.aligned.queries, strict=True):
+        ids, spans = tokenizer.spans(p.text)
+        looks = torch.tensor(rows(ids[:q], token_classes(p, spans)[:q]))
+        patterns.append((looks / looks.sum(-1, keepdim=True))[:, None])
+    return patterns
 
 
 def test_planted_heads_are_found_and_scored_on_the_other_half() -> None:
-    table = looking(["semantic", "everywhere", "entity", "anchor", "everywhere"])
-    found = summary(HeadGroups(k=1), table)
-    assert groups_of(found) == {"entity": (Head(0, 2),), "anchor": (Head(0, 3),), "semantic": (Head(0, 0),)}
+    tokenizer = planted.tokenizer()
+    query = role_query(planted.suite(12), tokenizer)
+    at = ["semantic", "everywhere", "entity", "anchor", "everywhere"]
+    patterns = planted_patterns(query, lambda ids, kinds: [
+        [float(name in (kind, "everywhere")) for kind in (*kinds, "query")] for name in at
+    ])  # fmt: skip
+    scaled = [rows * (0.9 + 0.01 * (i % 10)) for i, rows in enumerate(patterns)]
+    table = groups.read(captures(scaled), query, tokenizer)
+    found = groups.summary(HeadGroups(k=1), table)
+    assert groups.groups_of(found) == {"entity": (Head(0, 2),), "anchor": (Head(0, 3),), "semantic": (Head(0, 0),)}
     chosen = found[found["group"] != ""]
-    assert (chosen["held_out_low"] > 0).all()
-    assert (chosen["n"] < 24).all() and (chosen["n"] >= 10).all()  # one half
+    assert (chosen["held_out_low"] > 0).all() and chosen["n"].between(10, 23).all()  # one half
     assert found.loc[found["index"] == 1, list(CLASSES)].abs().max(axis=None) < 1e-6
     assert head_scores(found, "entity")[Head(0, 2)] == pytest.approx(found["entity"][2])
 
@@ -111,10 +102,11 @@ def test_planted_heads_are_found_and_scored_on_the_other_half() -> None:
 def test_only_what_a_query_can_see_is_read() -> None:
     """Scores are those of the whole prompts, from fewer tokens."""
     model, suite = planted.model(), planted.suite(12)
-    captured, query = capture(model, suite, model.tokenizer)
+    captured, query = groups.capture(model, suite, model.tokenizer)
     assert [len(ids) - 1 for ids in query.tokens] == query.aligned.queries
     whole = replace(query, tokens=query.aligned.tokens)
-    found, of_all = read(captured, query, model.tokenizer), read(run(model, whole), whole, model.tokenizer)
+    found = groups.read(captured, query, model.tokenizer)
+    of_all = groups.read(run(model, whole), whole, model.tokenizer)
     pd.testing.assert_frame_equal(found.frame(), of_all.frame(), rtol=0, atol=1e-6)
 
 
@@ -123,22 +115,15 @@ def test_a_role_is_a_head_that_looks_at_a_class_and_not_at_one_word() -> None:
     that it scores there like a head of the class; the others look everywhere. Only the first has its role."""
     tokenizer, probe = planted.tokenizer(), HeadGroups(k=1)
     query = role_query(planted.suite(12), tokenizer)
-    patterns = []
-    for i, p in enumerate(query.aligned.prompts):
-        q = query.aligned.queries[i]
-        ids, spans = tokenizer.spans(p.text)
-        kinds = token_classes(p, spans)[:q]
-        looks = [
-            [float(k == "entity") for k in kinds],
-            [float(x == tokenizer.encode("took")[-1]) for x in ids[:q]],
-            *[[1.0] * q for _ in range(6)],
-        ]
-        rows = [torch.tensor([*one, float(h > 1)]) for h, one in enumerate(looks)]
-        patterns.append(torch.stack([row / row.sum() for row in rows])[:, None])
+    took = tokenizer.encode("took")[-1]
+    patterns = planted_patterns(query, lambda ids, kinds: [
+        [*(float(kind == "entity") for kind in kinds), 0.0], [*(float(i == took) for i in ids), 0.0],
+        *[[1.0] * (len(ids) + 1)] * 6,
+    ])  # fmt: skip
     found = captures(patterns)
-    dealt = shuffled_scores(probe, found, query, tokenizer)
-    assert dealt.shape == (199, 8) and (dealt == shuffled_scores(probe, found, query, tokenizer)).all()
-    held = role_tests(summary(probe, read(found, query, tokenizer)), dealt).set_index("group")
+    dealt = groups.shuffled_scores(probe, found, query, tokenizer)
+    assert dealt.shape == (199, 8) and (dealt == groups.shuffled_scores(probe, found, query, tokenizer)).all()
+    held = groups.role_tests(groups.summary(probe, groups.read(found, query, tokenizer)), dealt).set_index("group")
     word = held[held["index"] == 1].iloc[0]
     assert word["held_out"] > 0.5 and not word["above_shuffled"] and word["p_shuffled"] > 0.05
     one = held.loc["entity"]
@@ -153,7 +138,7 @@ def test_shuffles_of_one_form_are_those_of_a_plain_loop() -> None:
     tokenizer, probe = planted.tokenizer(), HeadGroups(k=1)
     query = role_query(planted.suite(4), tokenizer)
     rows = random_patterns(query, 1)
-    found = shuffled_scores(probe, captures(rows), query, tokenizer, draws=3, seed=5)
+    found = groups.shuffled_scores(probe, captures(rows), query, tokenizer, draws=3, seed=5)
     texts = [(tokenizer.spans(p.text)[0], token_classes(p, tokenizer.spans(p.text)[1])) for p in query.aligned.prompts]
     seen = [
         form
@@ -162,7 +147,7 @@ def test_shuffles_of_one_form_are_those_of_a_plain_loop() -> None:
     ]
     forms = [form for form in dict.fromkeys(seen) if form[1]]
     rng = np.random.default_rng(5)
-    cases = read(captures(rows), query, tokenizer).cases.assign(relation="")
+    cases = groups.read(captures(rows), query, tokenizer).cases.assign(relation="")
     half = dict(zip(cases["pair"], halves(cases, 0)[0], strict=True))
     chooses = [half[p.pair] == 0 for p in query.aligned.prompts]
     for draw in range(3):
@@ -186,13 +171,13 @@ def test_groups_are_disjoint_and_their_scores_sum_to_the_most() -> None:
     cases = pd.DataFrame({"id": names, "cluster": names, "relation": ""})
     heads = [{"head": f"L{layer}.H{h}", "layer": layer, "index": h} for layer in range(2) for h in range(4)]
     table = RoleTable(pd.DataFrame(heads), cases, {name: rng.normal(0, 1, (8, 8)) for name in CLASSES})
-    chosen = summary(HeadGroups(k=1, layers="all"), table)
+    chosen = groups.summary(HeadGroups(k=1, layers="all"), table)
     choose = halves(cases, 0)[0] == 0
     scores = np.stack([table.values[name][:, choose].mean(1) for name in CLASSES], -1)
     best = max(permutations(range(8), 3), key=lambda heads: sum(scores[h, c] for c, h in enumerate(heads)))
-    found = groups_of(chosen)
+    found = groups.groups_of(chosen)
     assert [found[name] for name in CLASSES] == [(Head(h // 4, h % 4),) for h in best]
     with pytest.raises(InputError, match="3 groups of 2 need 6 heads, here are 4; lower --k"):
-        summary(HeadGroups(k=2), table)
-    last = summary(HeadGroups(k=1), table)
+        groups.summary(HeadGroups(k=2), table)
+    last = groups.summary(HeadGroups(k=1), table)
     assert set(last.loc[last["group"] != "", "layer"]) == {1}

@@ -1,5 +1,7 @@
-"""Head scores on planted heads: by edits of the pattern, and by weights set by hand; a naive reference; a bridge."""
+"""Head scores on planted heads: by edits of the pattern, and by weights set by hand; a naive reference."""
 
+from itertools import product
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -7,6 +9,7 @@ import pandas as pd
 import pytest
 import torch
 from torch import Tensor
+from torch.nn.functional import one_hot
 
 from streamscope.instruments.table import Table
 from streamscope.models.hooks import run
@@ -17,38 +20,19 @@ from streamscope.probes.heads.measure import SCORES, observed
 from streamscope.probes.probe import measure
 from streamscope.rooms import folder_of
 from streamscope.text.tokenizer import Tokenizer
-from tests.probes.bridges import gpt2_and_bridge
-from tests.probes.planted import tables_of
+from tests.probes.planted import even, set_pattern, tables_of
 
-torch.set_num_threads(1)
 N = 6
 
 
-class Ids:
+def random_ids(d_vocab: int) -> Any:
     """As much of a tokenizer as the probe asks for."""
-
-    bos_id, adds_bos = 0, True
-
-    def __init__(self, d_vocab: int) -> None:
-        self.d_vocab = d_vocab
+    return SimpleNamespace(bos_id=0, adds_bos=True, d_vocab=d_vocab)
 
 
 @pytest.fixture(scope="module")
 def model() -> StreamTransformer:
     return build("std-t", "tiny", init_std=0.3)
-
-
-def looking(target: Any) -> Any:
-    """An edit after which head h looks from i at position target(h, i) alone, at itself where there is none."""
-
-    def fn(pattern: Tensor, hook: Any) -> Tensor:
-        new = torch.zeros_like(pattern)
-        for h in range(pattern.shape[1]):
-            for i in range(pattern.shape[2]):
-                new[:, h, i, target(h, i) if 0 <= target(h, i) <= i else i] = 1
-        return new
-
-    return fn
 
 
 def summary(rows: pd.DataFrame) -> Table:
@@ -64,13 +48,18 @@ def scores(summary: pd.DataFrame, kind: str = "random") -> dict[tuple[str, str],
 def test_planted_heads(model: StreamTransformer) -> None:
     """Each head of layer 0 looks where one score asks for: that score is 1 and the others are 0."""
     back = [lambda i: i - 1, lambda i: 0, lambda i: i - N or i, lambda i: i - N + 1 or i]  # not at BOS by chance
-    edits = {"blocks.0.attn.hook_pattern": looking(lambda h, i: back[h](i))}
+
+    def look(pattern: Tensor, hook: Any) -> Tensor:
+        """Head h looks from i at position back[h](i) alone, at itself where there is none."""
+        keys = [[key if (key := at(i)) >= 0 else i for i in range(pattern.shape[2])] for at in back]
+        return one_hot(torch.tensor(keys), pattern.shape[3]).to(pattern).expand_as(pattern).clone()
+
+    edits = {"blocks.0.attn.hook_pattern": look}
     probe = Heads(sequences=3, length=N)
-    table = measure(model, probe, [[0, 5, 6, 7, 8], [0, 9, 9, 9]], edits=edits, tokenizer=Ids(256))
+    table = measure(model, probe, [[0, 5, 6, 7, 8], [0, 9, 9, 9]], edits=edits, tokenizer=random_ids(256))
     found = scores(summary(table).frame)
-    for h, own in enumerate(SCORES):
-        for score in SCORES:
-            assert found[f"L0.H{h}", score] == (1.0 if own == score else 0.0), (own, score)
+    for (h, own), score in product(enumerate(SCORES), SCORES):
+        assert found[f"L0.H{h}", score] == (1.0 if own == score else 0.0), (own, score)
     text = scores(summary(table).frame, "text")
     assert [text[head, score] for head in ("L0.H0", "L0.H1") for score in ("previous", "first")] == [1, 0, 0, 1]
     assert ("L0.H0", "induction") not in text
@@ -78,13 +67,8 @@ def test_planted_heads(model: StreamTransformer) -> None:
 
 def test_uniform_head_has_the_uniform_score(model: StreamTransformer) -> None:
     """Σ over i of 1/(i+1), worked out by hand, and equal to the column `uniform`."""
-
-    def even(pattern: Tensor, hook: Any) -> Tensor:
-        n = pattern.shape[-1]
-        return (torch.ones(n, n).tril() / torch.arange(1, n + 1)[:, None]).expand_as(pattern).clone()
-
-    probe = Heads(sequences=2, length=N)
-    found = summary(measure(model, probe, [], edits={"blocks.*.attn.hook_pattern": even}, tokenizer=Ids(256))).frame
+    probe, edits = Heads(sequences=2, length=N), set_pattern(even)
+    found = summary(measure(model, probe, [], edits=edits, tokenizer=random_ids(256))).frame
     all_of, second = range(2, 2 * N + 1), range(N + 1, 2 * N + 1)
     for score, over in (("previous", all_of), ("first", all_of), ("duplicate", second), ("induction", second)):
         expected = np.mean([1 / (i + 1) for i in over])
@@ -111,7 +95,7 @@ def test_heads_with_weights_set_by_hand() -> None:
             weight.copy_(value.transpose(0, 1).flatten(1).mT)
         torch.testing.assert_close(model.blocks[0].attn.W_Q, q)
     probe = Heads(sequences=2, length=N)
-    found = scores(summary(measure(model, probe, [], tokenizer=Ids(256))).frame)
+    found = scores(summary(measure(model, probe, [], tokenizer=random_ids(256))).frame)
     for h, own in enumerate(SCORES):
         assert found[f"L0.H{h}", own] == pytest.approx(1, abs=1e-4)
 
@@ -119,7 +103,7 @@ def test_heads_with_weights_set_by_hand() -> None:
 def test_equals_a_naive_loop(model: StreamTransformer) -> None:
     """Plain sums over positions of the patterns that `model.patterns` returns."""
     probe = Heads(sequences=2, length=N, seed=3)
-    query = probe.plan([[0, 4, 4, 2, 9]], Ids(256))
+    query = probe.plan([[0, 4, 4, 2, 9]], random_ids(256))
     table = probe.read(run(model, query), query)
     for row in table.sample(60, random_state=0).itertuples():
         ids = query.tokens[row.prompt]
@@ -136,9 +120,9 @@ def test_equals_a_naive_loop(model: StreamTransformer) -> None:
 
 def test_sequences_are_random_and_seeded() -> None:
     probe = Heads(sequences=20, length=N)
-    query = probe.plan(None, Ids(30))
-    assert query.tokens == probe.plan([], Ids(30)).tokens
-    assert query.tokens != Heads(sequences=20, length=N, seed=1).plan([], Ids(30)).tokens
+    query = probe.plan(None, random_ids(30))
+    assert query.tokens == probe.plan([], random_ids(30)).tokens
+    assert query.tokens != Heads(sequences=20, length=N, seed=1).plan([], random_ids(30)).tokens
     for ids in query.tokens:
         assert ids[0] == 0 and ids[1 : N + 1] == ids[N + 1 :]
         assert len(set(ids)) == N + 1
@@ -150,17 +134,3 @@ def test_a_context_below_the_length_of_texts() -> None:
     model = build("std-t", "tiny", n_ctx=20, d_vocab=tokenizer.d_vocab, tokenizer=tokenizer)
     found = Heads(sequences=2, length=N, texts=False).measure(model, progress=iter).table().frame
     assert set(found["kind"]) == {"random"} and found["mean"].notna().all()
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
-def test_on_a_bridge() -> None:
-    """The same numbers as from the attentions that the library itself returns."""
-    inner, bridge = gpt2_and_bridge(of_a_copy=True)
-    probe = Heads(sequences=2, length=N)
-    query = probe.plan([], Ids(100))
-    with torch.no_grad():
-        attentions = inner(torch.tensor(query.tokens), output_attentions=True).attentions
-    table = measure(bridge, probe, [], tokenizer=Ids(100))
-    expected = torch.stack(list(attentions), 1)[..., N + 1 :, :].diagonal(2, -2, -1).mean(-1)  # [B, L, H]
-    got = table[table["score"] == "induction"].sort_values(["prompt", "layer", "index"])["value"]
-    np.testing.assert_allclose(got, expected.flatten(), atol=1e-6)

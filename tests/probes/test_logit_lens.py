@@ -7,19 +7,16 @@ import pandas as pd
 import pytest
 import torch
 
-from streamscope.instruments.data import Text
+from streamscope import Text, build, load
 from streamscope.instruments.table import Table
-from streamscope.models import load, readout
+from streamscope.models import readout
 from streamscope.models.hooks import Captures, Query
-from streamscope.models.make import build
 from streamscope.models.transformer import StreamTransformer
-from streamscope.probes.logit_lens import LogitLens
+from streamscope.probes import LogitLens
 from streamscope.probes.logit_lens.measure import candidates, observed, read
-from tests.probes.bridges import gpt2_and_bridge
-from tests.probes.planted import tables_of
+from tests.probes.planted import gpt2_and_bridge, tables_of
 from tests.tiny import randomise
 
-torch.set_num_threads(1)
 PROMPTS = [[0, 5, 9, 9, 200, 31], [0, 7, 8]]
 
 
@@ -30,12 +27,8 @@ def summary(found: pd.DataFrame) -> Table:
 
 @pytest.fixture(scope="module", params=["std-t", "lfa", "pls", "own norms"])
 def model(request: pytest.FixtureRequest) -> StreamTransformer:
-    if request.param != "own norms":
-        return randomise(build(request.param, "tiny", init_std=0.3), std=0.2)
-    model = build("pls", "tiny", init_std=0.3, **{"readout.layer_norms": "own"})
-    with torch.no_grad():
-        model.layer_norms[0].weight.mul_(torch.linspace(0.5, 2, 32))
-    return model
+    own = {"readout.layer_norms": "own"} if request.param == "own norms" else {}
+    return randomise(build("pls" if own else request.param, "tiny", init_std=0.3, **own), std=0.2)
 
 
 def spread(table: pd.DataFrame, prompt: int, layer: int) -> torch.Tensor:

@@ -9,40 +9,27 @@ import pandas as pd
 import pytest
 import torch
 
-from streamscope.cli.errors import InputError
-from streamscope.models.checkpoint import load
-from streamscope.models.make import build
+from streamscope import InputError, build, load
 from streamscope.models.mixing import inert_modules
 from streamscope.models.train import main as train
 from streamscope.probes.mixing_monitor import main
-from streamscope.probes.mixing_monitor.measure import (
-    RunMixing,
-    by_module,
-    final,
-    log,
-    overview,
-    watch,
-    without_gradient,
-)
+from streamscope.probes.mixing_monitor import measure as monitor
 from tests.tiny import arguments
 
 NO_LOG = pd.DataFrame(columns=["step", "module", "metric", "part", "value", "why"]).astype({"value": float})
 
 
 @pytest.fixture(scope="module")
-def runs(corpus, tmp_path_factory) -> dict[int, Path]:
-    """Two trained runs by their initial bias."""
-    folder = tmp_path_factory.mktemp("mixing")
-    for b in (-8, -2):
-        train(arguments(corpus, folder / f"krom{b}", "--set", f"residual.b_res={b}", preset="kromhc"))
-    return {b: folder / f"krom{b}" for b in (-8, -2)}
+def run(corpus, tmp_path_factory) -> Path:
+    out = tmp_path_factory.mktemp("mixing") / "krom"
+    train(arguments(corpus, out, "--set", "residual.b_res=-2", preset="kromhc"))
+    return out
 
 
-def test_the_overview_is_that_of_the_log(runs: dict) -> None:
+def test_the_overview_is_that_of_the_log(run: Path) -> None:
     """Means over modules, by hand from metrics.jsonl at the last step; the first module cannot act."""
-    run = watch(load(runs[-2]))
-    (row,) = overview(run).to_dict("records")
-    rows = [json.loads(line) for line in (runs[-2] / "metrics.jsonl").read_text().splitlines()]
+    (row,) = monitor.overview(monitor.watch(load(run))).to_dict("records")
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     mixing = [r for r in rows if r["kind"] == "mixing" and not r["module"].startswith("blocks.0.attn")]
     for metric in ("swap_static", "swap_best", "distance_dynamic", "alpha_res"):
         own = [r["value"] for r in mixing if (r["step"], r["metric"]) == (12, metric)]
@@ -50,7 +37,7 @@ def test_the_overview_is_that_of_the_log(runs: dict) -> None:
     assert row["loss"] == [r["loss"] for r in rows if r["kind"] == "eval"][-1]
 
 
-def watched(swaps: dict[str, float], rest: float | str) -> RunMixing:
+def watched(swaps: dict[str, float], rest: float | str) -> monitor.RunMixing:
     """A model of −8 without tokens whose modules have these swaps in both factors; what decay alone gives."""
     model = build("kromhc", "tiny").eval()
     with torch.no_grad():
@@ -60,7 +47,7 @@ def watched(swaps: dict[str, float], rest: float | str) -> RunMixing:
     if not isinstance(rest, str):
         rest = {f"blocks.{n}.{part}_hc": apart(rest) for n in (0, 1) for part in ("attn", "mlp")}
     about = {"preset": "kromhc", "seed": "0", "step": 0, "bias": -8.0, "loss": 1.0}
-    return RunMixing(NO_LOG, final(model, NO_LOG, 0), about, inert_modules(model), rest)
+    return monitor.RunMixing(NO_LOG, monitor.final(model, NO_LOG, 0), about, inert_modules(model), rest)
 
 
 def apart(s: float) -> float:
@@ -83,7 +70,7 @@ def apart(s: float) -> float:
     ],
 )
 def test_streams_mix_beyond_what_decay_alone_gives(swaps: dict, rest: float | str, said: str) -> None:
-    (row,) = overview(watched(swaps, rest)).to_dict("records")
+    (row,) = monitor.overview(watched(swaps, rest)).to_dict("records")
     assert row["streams"] == said and row["modules"] == 3
     assert ("distance_decay: not known" in row["undefined"]) == isinstance(rest, str)
 
@@ -101,11 +88,13 @@ def test_the_replay_is_a_product_of_decays(optimizer: str) -> None:
         b *= 1 - 0.005 * share * 0.2
         ways.append(b)
     for until in (200, 50):
-        keep, swap = without_gradient(torch.tensor([0.0, -2.0]), t, 200, until).tolist()
+        keep, swap = monitor.without_gradient(torch.tensor([0.0, -2.0]), t, 200, until).tolist()
         assert keep == 0 and swap == pytest.approx(ways[until - 1], rel=1e-5)
-    bf16 = without_gradient(torch.tensor([0.0, -8.0], dtype=torch.bfloat16), t, 200)
+    bf16 = monitor.without_gradient(torch.tensor([0.0, -8.0], dtype=torch.bfloat16), t, 200)
     assert bf16.tolist() == [0.0, -8.0], "a step of 8e-3 rounds away beside an ulp of 0.03"
-    mean = without_gradient(torch.tensor([0.0, -2.0], dtype=torch.bfloat16), {**t, "rounding": "stochastic"}, 200)
+    mean = monitor.without_gradient(
+        torch.tensor([0.0, -2.0], dtype=torch.bfloat16), {**t, "rounding": "stochastic"}, 200
+    )
     assert mean.tolist() == [0.0, pytest.approx(ways[-1], rel=1e-5)], "what is rounded at random is exact in the mean"
 
 
@@ -115,7 +104,7 @@ def test_a_trained_module_that_cannot_act_is_where_the_replay_is() -> None:
     And by what AdamW makes of gradients that are nothing but rounding: logits .002 from where decay takes them.
     """
     for name, logits in (("kromcanon", 0.0025), ("kromcanon-b2", 0.0015)):
-        run = watch(load(name))
+        run = monitor.watch(load(name))
         (first,) = run.inert_modules
         own = run.final[(run.final["metric"] == "distance_static") & (run.final["module"] == first)]["value"]
         slope = 3**-0.5  # of ‖H − I‖ by the gap of both factors, largest at p = ½
@@ -129,7 +118,7 @@ def test_planted_weights_come_out() -> None:
     with torch.no_grad():
         module.b["res"].copy_(torch.tensor([[math.log(9), 0.0], [math.log(0.852 / 0.148), 0.0]]))
         module.alpha["res"].fill_(0.84)
-    table = by_module(final(model, NO_LOG, 0))
+    table = monitor.by_module(monitor.final(model, NO_LOG, 0))
     assert table["swap_static"][2:4].tolist() == pytest.approx([0.1, 0.148], abs=1e-5)
     assert table["swap_best"][2:4].max() == pytest.approx(0.4825, abs=5e-4)
     assert table["swap_best"][:2].max() == pytest.approx(3.42e-4, abs=1e-5), "the others stay at −8, α .01"
@@ -158,20 +147,20 @@ def test_a_gated_model_that_was_saved_and_never_logged(tmp_path: Path, capsys) -
     assert "gate mean, gate sd, gate low: metrics.jsonl has no mixing rows" in printed and "NaN" not in printed
 
 
-def test_a_run_from_before_the_monitor_or_with_weights_from_elsewhere(runs: dict, tmp_path: Path) -> None:
+def test_a_run_from_before_the_monitor_or_with_weights_from_elsewhere(run: Path, tmp_path: Path) -> None:
     """Static metrics from the weights alone; what needs tokens is undefined, and without a replay nothing is shown."""
-    old = shutil.copytree(runs[-2], tmp_path / "old")
+    old = shutil.copytree(run, tmp_path / "old")
     manifest = json.loads((old / "manifest.json").read_text())
     (old / "manifest.json").write_text(json.dumps(manifest | {"parent": {"run": "runs/a"}}))
-    (row,) = overview(watch(load(old))).to_dict("records")
+    (row,) = monitor.overview(monitor.watch(load(old))).to_dict("records")
     assert row["streams"] == "not still; decay unknown" and "made from other weights" in row["undefined"]
     kept = [r for r in (old / "metrics.jsonl").read_text().splitlines() if '"mixing"' not in r]
     (old / "metrics.jsonl").write_text("\n".join(kept) + "\n")
-    assert log(old).empty
-    (row,) = overview(watch(load(old))).to_dict("records")
+    assert monitor.log(old).empty
+    (row,) = monitor.overview(monitor.watch(load(old))).to_dict("records")
     assert row["swap_static"] > 0.1 and "distance_dynamic: metrics.jsonl has no mixing rows" in row["undefined"]
     # a log of other steps: the dynamic metrics are not those of these weights
-    rows = final(load(runs[-2]), log(runs[-2]), 7)
+    rows = monitor.final(load(run), monitor.log(run), 7)
     assert set(rows.loc[rows["metric"] == "gradient", "why"]) == {"not logged at step 7"}
 
 

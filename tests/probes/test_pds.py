@@ -9,32 +9,20 @@ import pytest
 import torch
 from scipy import stats
 
-from streamscope.cli.errors import InputError
+from streamscope import InputError, Result, load
 from streamscope.instruments.contract import InstrumentData
 from streamscope.instruments.observations import estimate_all
 from streamscope.instruments.open_data import given_prompts
 from streamscope.instruments.prompts import align, load_suite
 from streamscope.instruments.prompts.suite import units
-from streamscope.instruments.result import Result
 from streamscope.instruments.table import Table
-from streamscope.interventions.ablate import Ablate
-from streamscope.interventions.suppress import Suppress
-from streamscope.models import load
+from streamscope.interventions import Ablate, Suppress
 from streamscope.models.hooks import edit
-from streamscope.models.make import build
-from streamscope.probes.coherence import Coherence
-from streamscope.probes.coreference import Coreference
-from streamscope.probes.head_groups import HeadGroups
-from streamscope.probes.pds import Pds
+from streamscope.probes import Coherence, Coreference, HeadGroups, Pds, Sps
 from streamscope.probes.pds.measure import CELLS, control_tables, mean_plus_sd
 from streamscope.probes.probe import measure
-from streamscope.probes.sps import Sps
 from streamscope.text.tokenizer import Tokenizer
 from tests.probes import planted
-from tests.probes.bridges import gpt2_and_bridge
-from tests.tiny import randomise
-
-torch.set_num_threads(1)
 
 
 def heads(net: Any, prompts: Any, tokenizer: Any = None, **options: Any) -> Table:
@@ -49,8 +37,7 @@ def result() -> Result:
 
 def test_planted_heads(result: Result) -> None:
     summary = result.table("heads").frame
-    np.testing.assert_allclose(summary["pds"], planted.PDS, atol=2e-6)
-    np.testing.assert_allclose(summary["difference"], planted.PDS, atol=2e-6)
+    np.testing.assert_allclose(summary[["pds", "difference"]].T, [planted.PDS] * 2, atol=2e-6)
     np.testing.assert_allclose(summary["first"], [0, 1, 1 / 4, 4 / 5, 1 / 12], atol=2e-6)
     assert summary["n"].tolist() == summary["clusters"].tolist() == [12] * 5
     assert summary["over"].tolist() == [True, False, True, False, False]
@@ -125,11 +112,9 @@ def test_thresholds() -> None:
 
 @pytest.mark.parametrize("preset", ["std-t", "lfa", "c2"])
 def test_equals_loops_on_random_models(preset: str) -> None:
-    words = planted.split_words("competing")
-    net = randomise(build(preset, "tiny", n_ctx=128, d_vocab=300, tokenizer=words))
-    suite = load_suite("competing")
+    net, suite = planted.random_model(preset, "competing"), load_suite("competing")
     suite = replace(suite, prompts=suite.prompts[:24])
-    aligned = align(suite, words)
+    aligned = align(suite, net.tokenizer)
     rows = planted.naive_rows(net, aligned)
     assert max(len(at["target"]) for at in aligned.positions) > 1
     summary = heads(net, suite).frame
@@ -169,7 +154,7 @@ def test_one_pair_has_a_score_and_no_inference_and_a_control_says_which_pds_it_h
 
 def test_a_bridge() -> None:
     words = planted.tokenizer()
-    inner, bridge = gpt2_and_bridge(words.d_vocab, 0.3)
+    inner, bridge = planted.gpt2_and_bridge(words.d_vocab, 0.3)
     aligned = align(planted.suite(), words)
     table, rows = measure(bridge, Pds(), aligned, tokenizer=words), planted.naive_rows(bridge, aligned)
     (i, j), (layer, head) = aligned.pairs()[3], (1, 0)

@@ -3,46 +3,33 @@
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 
-from streamscope.cli.errors import InputError
+from streamscope import Documents, InputError, Result, load
 from streamscope.instruments.command import progress_bar
-from streamscope.instruments.data import Documents
 from streamscope.instruments.observations import Contrast, estimate
 from streamscope.instruments.open_data import open_data
 from streamscope.instruments.prompts import align, load_suite
-from streamscope.instruments.result import Result
 from streamscope.instruments.stats.held_out import CHOSEN, SIGNED, best_head_held_out, halves
 from streamscope.models import hooks
-from streamscope.models.checkpoint import load, run_folder
+from streamscope.models.checkpoint import run_folder
 from streamscope.models.train import main as train
 from streamscope.models.training.data import evaluation_shards
-from streamscope.probes import coherence
-from streamscope.probes.heads import Heads
+from streamscope.probes import Heads, Pds, Phenomena, coherence
 from streamscope.probes.heads import measure as heads_module
 from streamscope.probes.heads.measure import plan, trained_words, words
-from streamscope.probes.pds import NOUNS, Pds
-from streamscope.probes.phenomena import COREFERENCE, NAMES, PAIRED, PERIODS, PHENOMENA, Phenomena, main
-from streamscope.probes.phenomena import measure as measure_module
-from streamscope.probes.phenomena.measure import (
-    PhenomenonObservations,
-    _block,
-    _when,
-    chooses,
-    losses_and_depths,
-    repetition_gain,
-    settling,
-    verdict,
-)
+from streamscope.probes.pds import NOUNS
+from streamscope.probes.phenomena import COREFERENCE, PAIRED, PERIODS, PHENOMENA, main
+from streamscope.probes.phenomena import measure as gate
 from streamscope.probes.probe import measure
 from tests import tiny
 from tests.probes import planted
 
-SMALL = {"n": 60, "sequences": 4}
 REPEATED = (*PERIODS, "repeats")
 
 
@@ -68,22 +55,25 @@ def few_documents(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def look(model: object, name: str, documents: int = 5) -> dict[str, object]:
     """The row of one phenomenon."""
-    read = {"n"} if name in PAIRED else {"sequences"} if name in REPEATED else set()
-    small = {option: value for option, value in SMALL.items() if option in read}
+    small = {"n": 60} if name in PAIRED else {"sequences": 4} if name in REPEATED else {}
     data = [Documents(max_documents=documents)] if name in ("loss", "attention", "depth", *REPEATED) else []
-    result = Phenomena(only=(name,), **small).measure(model, *data)
-    (row,) = result.table().frame.to_dict("records")
+    (row,) = Phenomena(only=(name,), **small).measure(model, *data).table().frame.to_dict("records")
     return row
 
 
 def test_verdicts_by_hand() -> None:
     nan = float("nan")
-    assert [verdict(0.5, low, high, 0.3) for low, high in ((0.31, 0.7), (0.3, 0.7), (0.1, 0.31), (0.1, 0.3))] == [
+    assert [gate.verdict(0.5, low, high, 0.3) for low, high in ((0.31, 0.7), (0.3, 0.7), (0.1, 0.31), (0.1, 0.3))] == [
         "present", "undecided", "undecided", "absent",
     ]  # fmt: skip
-    assert [verdict(v, nan, nan, 0.0) for v in (0.1, 0.0, nan)] == ["present", "absent", ""]
-    assert [verdict(v, nan, nan, 0.0, one_case=True) for v in (0.1, 0.0, nan)] == ["undecided", "undecided", ""]
-    assert settling(torch.tensor([[5, 1, 7, 9], [5, 2, 7, 9], [5, 3, 8, 9], [5, 3, 7, 4]])).tolist() == [0, 2, 3, 3]
+    assert [gate.verdict(v, nan, nan, 0.0) for v in (0.1, 0.0, nan)] == ["present", "absent", ""]
+    assert [gate.verdict(v, nan, nan, 0.0, one_case=True) for v in (0.1, 0.0, nan)] == ["undecided", "undecided", ""]
+    assert gate.settling(torch.tensor([[5, 1, 7, 9], [5, 2, 7, 9], [5, 3, 8, 9], [5, 3, 7, 4]])).tolist() == [
+        0,
+        2,
+        3,
+        3,
+    ]
 
 
 def test_one_document_decides_nothing(one: object) -> None:
@@ -95,18 +85,14 @@ def test_one_document_decides_nothing(one: object) -> None:
 
 def test_what_a_repeat_saves_by_hand() -> None:
     """Losses set to 3 nats the first time and 1 the second; the first token of each saying does not count."""
-    n, vocabulary = 4, 9
-    tokens = [[0, 1, 2, 3, 4, 1, 2, 3, 4], [0, 8, 5, 6, 7, 8, 5, 6, 7]]
-    logits = []
+    tokens, logits = [[0, 1, 2, 3, 4, 1, 2, 3, 4], [0, 8, 5, 6, 7, 8, 5, 6, 7]], []
+    p = np.exp([-9.0, -3.0, -3.0, -3.0, -9.0, -1.0, -1.0, -1.0])
     for ids in tokens:
-        rows = torch.zeros(len(ids), vocabulary, dtype=torch.float64)
-        for at, after in enumerate(ids[1:]):
-            p = np.exp({0: -9.0, n: -9.0}.get(at, -3.0 if at < n else -1.0))
-            rows[at] = np.log((1 - p) / (vocabulary - 1))
-            rows[at, after] = np.log(p)
-        logits.append(rows)
+        rows = torch.from_numpy(np.log(np.repeat((1 - p)[:, None] / 8, 9, axis=1)))
+        rows[range(8), ids[1:]] = torch.from_numpy(np.log(p))
+        logits.append(torch.cat([rows, rows[-1:]]))
     for bos in (0, 1):
-        found = repetition_gain([rows[bos:] for rows in logits], [ids[bos:] for ids in tokens], n)
+        found = gate.repetition_gain([rows[bos:] for rows in logits], [ids[bos:] for ids in tokens], 4)
         assert found == pytest.approx([2.0, 2.0])
 
 
@@ -119,11 +105,11 @@ def test_attention_that_chooses(monkeypatch: pytest.MonkeyPatch) -> None:
     rest = 0.7 * torch.ones(10, 10).tril() / torch.arange(10).clamp(min=1)[:, None]
     rest[:, 0] = 0.3
     patterns = torch.stack([torch.ones(10, 10).tril() / torch.arange(1, 11)[:, None], torch.eye(10), two, rest])
-    assert chooses(patterns).tolist() == [[False] * 2, [False] * 2, [True] * 2, [True] * 2]
+    assert gate.chooses(patterns).tolist() == [[False] * 2, [False] * 2, [True] * 2, [True] * 2]
     model = load("lfa")
     before = look(model, "attention", documents=8)
     assert 0.5 < before["value_low"] < before["value"] < before["value_high"] and before["verdict"] == "present"
-    monkeypatch.setattr(measure_module, "PATTERNS", 1)
+    monkeypatch.setattr(gate, "PATTERNS", 1)
     assert look(model, "attention", documents=8)["value"] == before["value"]
     with torch.no_grad():
         for block, factor in zip(model.blocks, (0.0, 1e4, 0.0, 1e4, 0.0, 1e4), strict=True):
@@ -175,42 +161,42 @@ def test_repeated_words_are_words_that_the_documents_have(monkeypatch: pytest.Mo
         plan(Heads(length=24, pool="trained"), [], tokenizer, pool[:3])
 
 
-def planted_pairs(monkeypatch: pytest.MonkeyPatch, category: str) -> None:
+def on_pairs(monkeypatch: pytest.MonkeyPatch, category: str, name: str, model: object) -> Any:
+    """The table of one phenomenon, measured on 24 planted pairs of a category."""
     pairs = planted.suite(24)
     pairs = replace(pairs, prompts=tuple(replace(p, category=category) for p in pairs.prompts))
-    monkeypatch.setattr(measure_module, "load_suite", lambda name, n: pairs)
+    monkeypatch.setattr(gate, "load_suite", lambda name, n: pairs)
+    return Phenomena(only=(name,)).measure(model).table()
 
 
 @pytest.mark.parametrize("name", COREFERENCE)
 def test_a_planted_coreference_head_is_found(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """One planted head attends to the tool in both orders; a head of recency does in one, which is no finding."""
     category = {"coreference-gender": "gender", "coreference-number": "plurality"}.get(name, "competing-nouns")
-    planted_pairs(monkeypatch, category)
-    model = planted.model()
-    found = Phenomena(only=(name,)).measure(model).table().frame.iloc[0]
-    assert (found["value"], found["verdict"], found["head"], found["n"]) == (1.0, "present", "L0.H1 / L0.H1", 24)
+    model, columns = planted.model(), ["value", "verdict", "head", "n"]
+    found = on_pairs(monkeypatch, category, name, model).frame.iloc[0]
+    assert found[columns].tolist() == [1.0, "present", "L0.H1 / L0.H1", 24]
     with monkeypatch.context() as patch:
-        patch.setattr(measure_module, "align", lambda *given: align(*given).only(range(47)))
-        assert Phenomena(only=(name,)).measure(model).table().frame["n"][0] == 23, "a pair that lost one order is none"
+        patch.setattr(gate, "align", lambda *given: align(*given).only(range(47)))
+        found = on_pairs(monkeypatch, category, name, model).frame
+    assert found["n"][0] == 23, "a pair that lost one order is none"
     with torch.no_grad():
         for head in (1, 3):  # semantic, leaning
             model.blocks[0].attn.k.weight[8 * head : 8 * head + 8] = 0
-    found = Phenomena(only=(name,)).measure(model).table().frame.iloc[0]
-    assert (found["value"], found["verdict"]) == (0.0, "absent")
+    found = on_pairs(monkeypatch, category, name, model).frame.iloc[0]
+    assert found[columns[:2]].tolist() == [0.0, "absent"]
 
 
 @pytest.mark.parametrize(("name", "category"), [("position", "competing-nouns"), ("position-gender", "gender")])
 def test_a_planted_recency_head_is_found(monkeypatch: pytest.MonkeyPatch, name: str, category: str) -> None:
-    planted_pairs(monkeypatch, category)
     model = planted.model()
-    found = Phenomena(only=(name,)).measure(model).table().frame.iloc[0]
+    found = on_pairs(monkeypatch, category, name, model).frame.iloc[0]
     assert (found["value"], found["verdict"]) == (pytest.approx(1, abs=1e-6), "present")
     assert found["head"] == "L0.H0 (last) / L0.H0 (last)"
     with torch.no_grad():
         model.blocks[0].attn.positions.slopes.zero_()
-    assert Phenomena(only=(name,)).measure(model).table().frame["verdict"].tolist() == ["absent"]
-    planted_pairs(monkeypatch, "plurality")
-    table = Phenomena(only=(name,)).measure(model).table()
+    assert on_pairs(monkeypatch, category, name, model).frame["verdict"].tolist() == ["absent"]
+    table = on_pairs(monkeypatch, "plurality", name, model)
     assert table.missing[0, "value"] == f"the pairs have no category {category}"
 
 
@@ -219,9 +205,8 @@ def test_copying_is_what_coherence_says_is_due_to_the_nouns(one: object, run: Pa
     coherence.main([str(run), "--suite", "stories", "--n", "60", "--out", str(out)])
     row = pd.read_parquet(out).set_index("category").loc["all"]
     found, lift = look(one, "copying"), look(one, "lift")
-    assert (found["value"], found["value_low"], found["value_high"]) == pytest.approx(
-        (row["due"], row["due_low"], row["due_high"]), rel=1e-9
-    )
+    for of_gate, of_probe in (("value", "due"), ("value_low", "due_low"), ("value_high", "due_high")):
+        assert found[of_gate] == pytest.approx(row[of_probe], rel=1e-9)
     assert found["n"] == lift["n"] == row["controls"]
     assert lift["value"] == pytest.approx(row["lift"], rel=1e-9) and lift["value_low"] < lift["value"]
 
@@ -233,18 +218,14 @@ def test_loss_and_depth_are_those_of_the_documents(one: object, run: Path) -> No
         ids = torch.tensor(shards.document(d)[: one.config.n_ctx + 1].tolist())[None]
         logits = one.layer_logits(ids[:, :-1])[0]  # [T, layers, V]
         losses.append(torch.nn.functional.cross_entropy(logits[:, -1].double(), ids[0, 1:], reduction="sum"))
-        tops = logits.argmax(-1).T
-        for t in range(tops.shape[1]):
-            layer = tops.shape[0] - 1
-            while layer and tops[layer - 1, t] == tops[-1, t]:
-                layer -= 1
-            depths.append(layer)
+        for tops in logits.argmax(-1).tolist():
+            depths.append(min(k for k in range(len(tops)) if set(tops[k:]) == {tops[-1]}))
     assert look(one, "loss")["value"] == pytest.approx(float(sum(losses)) / len(depths), rel=1e-6)
     share = max(depths.count(layer) for layer in set(depths)) / len(depths)
     found = look(one, "depth")
     assert found["value"] == pytest.approx(1 - share) and found["n"] == 5
     opened = open_data(Documents(max_documents=5), one)
-    total, _ = opened.sums("cpu", losses_and_depths(one))
+    total, _ = opened.sums("cpu", gate.losses_and_depths(one))
     assert total["layers"].sum(1).tolist() == [depths.count(layer) for layer in range(one.config.n_layers)]
 
 
@@ -254,9 +235,9 @@ def test_depth_of_a_large_model_is_read_at_few_tokens(one: object, monkeypatch: 
     batches = [*open_data(documents, one).batches()]
     tops = torch.cat([one.layer_logits(tokens).argmax(-1)[targets != -100] for _, tokens, targets in batches]).T
     assert len(batches) == 3 and tops.shape[0] == one.config.n_layers
-    kept = settling(tops[:, ::7])
+    kept = gate.settling(tops[:, ::7])
     logits = one.config.n_layers * one.config.d_vocab
-    monkeypatch.setattr(measure_module, "DEPTH_LOGITS", logits * (-(-tops.shape[1] // 7)))
+    monkeypatch.setattr(gate, "DEPTH_LOGITS", logits * (-(-tops.shape[1] // 7)))
     found = Phenomena(only=("loss", "depth")).measure(one, documents).table().frame
     depth, commonest = found.set_index("phenomenon").loc["depth"], int(kept.mode().values)
     assert depth["value"] == pytest.approx(float((kept != commonest).double().mean()))
@@ -265,45 +246,43 @@ def test_depth_of_a_large_model_is_read_at_few_tokens(one: object, monkeypatch: 
 
 
 def test_one_pass_of_repeated_words_serves_both_phenomena(one: object, monkeypatch: pytest.MonkeyPatch) -> None:
-    names, passes = ("induction-24", "repeats"), []
-    monkeypatch.setattr(measure_module, "run", lambda model, query: passes.append(query) or hooks.run(model, query))
+    passes: list[hooks.Query] = []
+    monkeypatch.setattr(gate, "run", lambda model, query: passes.append(query) or hooks.run(model, query))
 
     def values(*only: str) -> list[float]:
-        found = Phenomena(only=only, sequences=8).measure(one, Documents(max_documents=60)).table().frame
-        return found.set_index("phenomenon").loc[list(only), "value"].tolist()
+        passes.clear()
+        how = Phenomena(only=only, sequences=8)
+        return how.measure(one, Documents(max_documents=60)).table().frame["value"].tolist()
 
-    found = values(*names)
+    induction, repeats = values("induction-24", "repeats")
     assert sum(len(query.tokens) for query in passes) == 8
-    assert found == pytest.approx([values(name)[0] for name in names], abs=1e-6)
-    passes.clear()
-    monkeypatch.setattr(measure_module, "REPEAT_LOGITS", 1)
-    assert values("repeats") == pytest.approx(found[1:], abs=1e-6)
+    assert values("induction-24") + values("repeats") == pytest.approx([induction, repeats], abs=1e-6)
+    monkeypatch.setattr(gate, "REPEAT_LOGITS", 1)
+    assert values("repeats") == pytest.approx([repeats], abs=1e-6)
     assert [len(query.logits) for query in passes] == [1] * 8, "few logits at once"
 
 
 def test_measured_phenomena_are_kept_when_one_fails_or_the_command_is_killed(one: object, monkeypatch) -> None:
-    how = Phenomena(only=("loss", "repeats", "mixing"), sequences=4)
+    def measured(look: Any, **how: Any) -> Any:
+        monkeypatch.setitem(gate.LOOKS, "mixing", look)
+        only = ("loss", "repeats", "mixing")
+        return Phenomena(only=only, sequences=4).measure(one, Documents(max_documents=60), **how).table()
 
-    def end(error: BaseException) -> None:
-        def fail(of: object, name: str) -> PhenomenonObservations:
+    def failing(error: BaseException) -> Any:
+        def look(of: object, name: str) -> gate.PhenomenonObservations:
             raise error
 
-        monkeypatch.setitem(measure_module.LOOKS, "mixing", fail)
+        return look
 
-    end(InputError("no memory"))
-    table = how.measure(one, Documents(max_documents=60)).table()
-    frame = table.frame.set_index("phenomenon")
-    assert frame["value"].notna().tolist() == [True, True, False]
+    table = measured(failing(InputError("no memory")))
+    assert table.frame["value"].notna().tolist() == [True, True, False]
     assert table.missing[2, "value"] == table.missing[2, "level"] == "failed: no memory"
     with pytest.raises(InputError, match="no memory"):
         Phenomena(only=("mixing",)).measure(one)
-    nan = PhenomenonObservations([1.0, float("nan")])
-    monkeypatch.setitem(measure_module.LOOKS, "mixing", lambda of, name: nan)
-    table = how.measure(one, Documents(max_documents=60)).table()
+    table = measured(lambda of, name: gate.PhenomenonObservations([1.0, float("nan")]))
     assert table.frame["value"].notna().tolist() == [True, True, False] and "nan" in table.missing[2, "value"]
-    end(KeyboardInterrupt())
     bar = progress_bar("x", keep=True)  # that of a command
-    table = how.measure(one, Documents(max_documents=60), progress=bar).table()
+    table = measured(failing(KeyboardInterrupt()), progress=bar)
     assert table.frame["phenomenon"].tolist() == ["loss", "repeats"] and table.frame["value"].notna().all()
     assert bar.interrupted[0] == "interrupted: 2 of 3 phenomena measured"
 
@@ -314,16 +293,16 @@ def test_position_is_pds_of_the_stories(one: object) -> None:
     table = table[table["category"] == "competing-nouns"]
     chosen, head = best_head_held_out(table, ["difference"], halves(table, 0)[0], signs=NOUNS)
     found = look(one, "position")
-    assert (found["value"], found["head"], found["n"]) == (
-        pytest.approx(chosen["difference"].mean(), abs=1e-6), head, len(chosen),
-    )  # fmt: skip
+    assert (found["head"], found["n"]) == (head, len(chosen))
+    assert found["value"] == pytest.approx(chosen["difference"].mean(), abs=1e-6)
 
 
 @pytest.mark.parametrize("name", [name for name, (_, unit) in PHENOMENA.items() if unit.startswith("share")])
 def test_the_interval_of_a_share_ends_at_0_and_1(name: str) -> None:
     for few in (0.0, 1.0):
-        found = PhenomenonObservations([few] * 2 + [1 - few] * 58, cluster=[str(i // 3) for i in range(60)])
-        row = estimate(_block(name, found), [Contrast(quantity="value", weights={0: 1.0}, tested=False)]).frame.iloc[0]
+        found = gate.PhenomenonObservations([few] * 2 + [1 - few] * 58, cluster=[str(i // 3) for i in range(60)])
+        of_value = [Contrast(quantity="value", weights={0: 1.0}, tested=False)]
+        row = estimate(gate._block(name, found), of_value).frame.iloc[0]
         assert 0 <= row["low"] < row["value"] < row["high"] <= 1
 
 
@@ -343,9 +322,6 @@ def test_mixing_is_that_of_the_monitor_and_a_model_without_it_has_no_verdict(one
     assert found.missing[0, "limit"] == "the phenomenon has no limit"
 
 
-# ---- over a training -------------------------------------------------------------------------------
-
-
 def curve(values: list[float], width: float = 0.1) -> pd.DataFrame:
     at = np.array(values)
     table = {"step": [0, *(2**i for i in range(len(values) - 1))], "value": at, "value_low": at - width}
@@ -354,22 +330,22 @@ def curve(values: list[float], width: float = 0.1) -> pd.DataFrame:
 
 
 def test_halfway_by_hand() -> None:
-    row, _ = _when(curve([5.0, 4.9, 2.0, 4.8, 2.5, 1.0]))
+    row, _ = gate._when(curve([5.0, 4.9, 2.0, 4.8, 2.5, 1.0]))
     assert (row["first"], row["last"], row["after"], row["by"]) == (5.0, 1.0, 4, 8), "for good: the dip does not count"
-    row, _ = _when(curve([0.0, 0.0, 1.0]))
+    row, _ = gate._when(curve([0.0, 0.0, 1.0]))
     assert (row["after"], row["by"], row["present_from"]) == (1, 2, 2), "upwards as well"
-    row, why = _when(curve([1.0, 0.0, 1.1]))
+    row, why = gate._when(curve([1.0, 0.0, 1.1]))
     assert np.isnan(row["by"]) and "do not differ clearly" in why["by"] and row["present_from"] == 2
-    row, why = _when(curve([1.0, 0.5, 0.0]))
+    row, why = gate._when(curve([1.0, 0.5, 0.0]))
     assert np.isnan(row["present_from"]) and why["present_from"] == "not present at the last snapshot"
     assert np.isnan(row["tokens"]) and why["tokens"] == why["present_from"]
     table = curve([0.0, 0.0, 1.0])
     same = table.assign(**{end: table[end].where(table["value"] > 0) for end in ("value_low", "value_high")})
-    assert _when(same)[0]["by"] == 2, "0 in every case is a value that others differ from"
-    assert np.isnan(_when(same.assign(clusters=1))[0]["by"]), "0 in one case is not"
-    row, why = _when(table.assign(tokens=512 * table["step"]))
+    assert gate._when(same)[0]["by"] == 2, "0 in every case is a value that others differ from"
+    assert np.isnan(gate._when(same.assign(clusters=1))[0]["by"]), "0 in one case is not"
+    row, why = gate._when(table.assign(tokens=512 * table["step"]))
     assert row["tokens"] == 1024 and "tokens" not in why
-    row, why = _when(table)
+    row, why = gate._when(table)
     assert np.isnan(row["tokens"]) and why["tokens"] == "not trained on text"
 
 
@@ -397,13 +373,3 @@ def test_each_snapshot_stands_beside_that_of_the_control(run: Path, tmp_path: Pa
     assert table["value_difference"].iloc[0] > 0.5 and table["value_difference"].iloc[1] == 0
     with pytest.raises(InputError, match="no snapshot of the step of"):
         main([f"{run}@all", str(run), "--control", f"{run}@all", *few[:2]])
-
-
-def test_every_phenomenon_has_a_line(one: object, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Planted numbers instead of looks: the table has a row for each name, in order, with limits and verdicts."""
-    for name in NAMES:
-        fake = PhenomenonObservations([1.0, 1.1, 1.2], head="L0.H0")
-        monkeypatch.setitem(measure_module.LOOKS, name, lambda of, name, fake=fake: fake)
-    frame = Phenomena(only=NAMES).measure(one, Documents(max_documents=1)).table().frame
-    assert frame["phenomenon"].tolist() == list(NAMES)
-    assert set(frame["verdict"]) == {"–", "present"} and frame["value"].to_numpy() == pytest.approx(1.1)

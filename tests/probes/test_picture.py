@@ -7,16 +7,14 @@ import pandas as pd
 import pytest
 import torch
 
-from streamscope.cli.errors import InputError
-from streamscope.instruments.data import Text
+from streamscope import InputError, Text
 from streamscope.instruments.open_data import given_prompts
 from streamscope.instruments.prompts.alignment import Aligned, align
 from streamscope.models.head_spec import Head
-from streamscope.probes.picture import Picture
+from streamscope.probes import Picture
 from streamscope.probes.picture.measure import picture, summary
 from tests.probes import planted
 
-torch.set_num_threads(1)
 TEXT = "Tim took a key and a box . He used it to work with the"
 KEY, BOX = 4, 7
 NOUNS = {"recency": (0, 1), "semantic": (1, 0), "mixture": (1 / 4, 3 / 4), "leaning": (4 / 5, 1 / 5)}
@@ -41,9 +39,6 @@ def weights(table: pd.DataFrame, head: str, query: int) -> np.ndarray:
 
 def test_every_head_from_the_last_token(net: Any) -> None:
     table = picture(net, TEXT)
-    assert table.columns.tolist() == [
-        "head", "layer", "index", "query", "query_token", "key", "key_token", "attention", "role",
-    ]  # fmt: skip
     assert set(table["query"]) == {15} and set(table["query_token"]) == {"the"}
     assert table["key_token"][:16].tolist() == ["<|endoftext|>", *TEXT.split()]
     for h, name in enumerate(planted.HEADS):

@@ -77,10 +77,8 @@ def test_growth_is_the_slope_over_layers() -> None:
     top, off, _ = growth(layers(found)).to_dict("records")
     assert top["slope"] == pytest.approx(0.8) and (top["first"], top["last"]) == (1.0, 3.5)
     assert top["slope_low"] < 0.8 < top["slope_high"] and 0 < top["slope_p"] < 0.1
-    half = stats.t.ppf(0.975, 2) * np.sqrt(
-        sum(e**2 for e in (0.2, -0.1, -0.4, 0.3)) / 2 / 5
-    )  # SE² = Σ e² / df / Σ (x − x̄)²
-    assert top["slope_high"] == pytest.approx(0.8 + half)
+    error = np.sqrt(sum(e**2 for e in (0.2, -0.1, -0.4, 0.3)) / 2 / 5)  # SE² = Σ e² / df / Σ (x − x̄)²
+    assert top["slope_high"] == pytest.approx(0.8 + stats.t.ppf(0.975, 2) * error)
     assert np.isnan(off["slope_p"]) and "exactly on a line" in off["undefined"]
 
 

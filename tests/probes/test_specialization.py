@@ -10,22 +10,19 @@ import pytest
 import torch
 from torch import Tensor
 
-from streamscope.cli.errors import InputError
-from streamscope.instruments.data import Documents
+from streamscope import Documents, InputError, build
 from streamscope.instruments.observations import compare
 from streamscope.instruments.table import with_reasons
 from streamscope.models.hooks import Captures, run
-from streamscope.models.make import build
 from streamscope.models.transformer import StreamTransformer
+from streamscope.probes import Specialization
 from streamscope.probes.roles import sinks_sentence
-from streamscope.probes.specialization import Specialization, measure
+from streamscope.probes.specialization import measure
 from streamscope.probes.specialization.measure import Sums, distances, observed, stream
 from streamscope.rooms import folder_of
 from streamscope.text.tokenizer import Tokenizer
-from tests.probes.bridges import gpt2_and_bridge
-from tests.probes.planted import tables_of
+from tests.probes.planted import even, gpt2_and_bridge, tables_of
 
-torch.set_num_threads(1)
 T = 8
 SAMPLES = torch.randint(1, 256, (23, T + 3), generator=torch.Generator().manual_seed(0)).tolist()
 
@@ -34,19 +31,21 @@ def summary(sums: Sums) -> pd.DataFrame:
     """Both tables in one, a row per `measure` (HSS, entropy) and scope: value, its interval, undefined."""
     made = tables_of(Specialization(), observed(sums))
     parts = [with_reasons(made[name.lower()]).assign(measure=name) for name in ("HSS", "entropy")]
-    return pd.concat(
-        [p.rename(columns=lambda c: re.sub("^(hss|entropy)", "value", c)) for p in parts], ignore_index=True
-    )
+    renamed = [part.rename(columns=lambda column: re.sub("^(hss|entropy)", "value", column)) for part in parts]
+    return pd.concat(renamed, ignore_index=True)
+
+
+def sums_of(captures: Captures) -> Sums:
+    sums = Sums(10)
+    sums.add(captures)
+    return sums
 
 
 def summed(captures: Captures) -> pd.DataFrame:
-    sums = Sums(10)
-    sums.add(captures)
-    return summary(sums)
+    return summary(sums_of(captures))
 
 
-EVEN = torch.ones(T, T).tril() / torch.arange(1, T + 1)[:, None]
-SELF, SINK = torch.eye(T), torch.eye(T)[torch.zeros(T, dtype=torch.long)]
+EVEN, SELF, SINK = even(T), torch.eye(T), torch.eye(T)[torch.zeros(T, dtype=torch.long)]
 
 
 @pytest.fixture(scope="module")
@@ -116,16 +115,10 @@ def test_bos_sinks_are_counted_and_left_out_of_one_scope() -> None:
     assert np.isnan(alone["value"]) and "fewer than two heads are not BOS sinks" in alone["undefined"]
     assert sinks_sentence(["L0.H1", "L0.H3"], 4) == "; 2 of 4 heads are BOS sinks (at least 90% of attention to BOS)"
     assert sinks_sentence([], 4) == ""
-    sums = Sums(10)
-    sums.add(shown(SELF, SINK, 0.89 * SINK + 0.11 * SELF))
+    sums = sums_of(shown(SELF, SINK, 0.89 * SINK + 0.11 * SELF))
     assert observed(sums, [[0]] * 3).about["sinks"] == ["L0.H1"], "the attention of BOS to itself does not count"
     assert observed(sums, [[0]] * 3, has_bos=False).about["sinks"] == [], "the first token is a word then"
-    seen = []
-    for heads in ((SELF, EVEN, SINK), (SELF, EVEN, EVEN)):
-        sums = Sums(10)
-        sums.add(shown(*heads))
-        seen.append(observed(sums, [[0]] * 3))
-    one, other = seen
+    one, other = (observed(sums_of(shown(SELF, EVEN, last)), [[0]] * 3) for last in (SINK, EVEN))
     found = compare(one.blocks["hss"], other.blocks["hss"], one.contrasts["hss"], other.contrasts["hss"])
     rows = found.where(quantity="hss_difference").frame["value"]
     assert len(rows) == 4 and rows.notna().all()

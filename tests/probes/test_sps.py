@@ -1,24 +1,19 @@
 """SPS on heads whose attention is known, raw and gated, against loops."""
 
 from statistics import fmean
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from streamscope import Result
 from streamscope.instruments.open_data import given_prompts
 from streamscope.instruments.prompts import align, load_suite
-from streamscope.instruments.result import Result
 from streamscope.models.config import Gate
 from streamscope.models.hooks import capture
-from streamscope.models.make import build
+from streamscope.probes import Sps
 from streamscope.probes.probe import measure
-from streamscope.probes.sps import Sps
 from tests.probes import planted
-from tests.tiny import randomise
-
-torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="module")
@@ -31,10 +26,8 @@ def test_planted_heads(result: Result) -> None:
     """Every pair has the same mean, the recency head +1 and −1: no interval, and d 0 from the prompts."""
     table = result.table("heads")
     heads, whole = table.frame, result.table().frame
-    np.testing.assert_allclose(heads["sps"], planted.SPS, atol=2e-6)
-    np.testing.assert_allclose(heads["semantic"], [0.5, 1, 0.5, 0.8, 1 / 12], atol=2e-6)
-    np.testing.assert_allclose(heads["distractor"], [0.5, 0, 0.5, 0.2, 1 / 12], atol=2e-6)
-    assert (heads["even"] == 0).all()
+    expected = [planted.SPS, [0.5, 1, 0.5, 0.8, 1 / 12], [0.5, 0, 0.5, 0.2, 1 / 12], [0] * 5]
+    np.testing.assert_allclose(heads[["sps", "semantic", "distractor", "even"]].T, expected, atol=2e-6)
     assert whole["sps"].tolist() == [pytest.approx(fmean(planted.SPS), abs=1e-6)]
     assert result.table("layers").frame["sps"].tolist() == whole["sps"].tolist()
     assert (whole["n"][0], whole["clusters"][0]) == (24, 12)
@@ -57,10 +50,8 @@ def test_gated_attention() -> None:
 
 @pytest.mark.parametrize("attention", ["raw", "gated"])
 def test_equals_loops_on_a_random_model(attention: str) -> None:
-    words = planted.split_words("competing")
-    net = randomise(build("c2", "tiny", n_ctx=128, d_vocab=300, tokenizer=words))
-    suite = load_suite("competing")
-    aligned = align(suite, words)
+    net, suite = planted.random_model("c2", "competing"), load_suite("competing")
+    aligned = align(suite, net.tokenizer)
     cells: dict[tuple[int, int], list[float]] = {}
     even = []
     rows_of = planted.naive_rows(net, aligned)
@@ -75,7 +66,7 @@ def test_equals_loops_on_a_random_model(attention: str) -> None:
     table = measure(net, Sps(attention=attention), suite)
     for (layer, head), values in cells.items():
         one = table[(table["layer"] == layer) & (table["index"] == head)]
-        np.testing.assert_allclose(one["sps"], values, atol=1e-6)
+        np.testing.assert_allclose(one[["sps", "even"]].T, [values, even], atol=1e-6)
     result = Sps(attention=attention).measure(net, given_prompts(suite, net))
     whole, heads = result.table().frame, result.table("heads").frame
     assert whole["sps"][0] == pytest.approx(fmean(fmean(v) for v in cells.values()), abs=1e-6)
@@ -83,16 +74,3 @@ def test_equals_loops_on_a_random_model(attention: str) -> None:
     assert heads["sps"].tolist() == pytest.approx([fmean(v) for v in cells.values()], abs=1e-6)
     assert whole["sps_low"][0] < whole["sps"][0] < whole["sps_high"][0]
     assert heads["sps_p_holm"].ge(heads["sps_p"]).all()
-
-
-def test_even_attention_scores_the_length_of_words() -> None:
-    words = planted.split_words("competing")
-    net = build("lfa", "tiny", n_ctx=128, d_vocab=300, tokenizer=words)
-
-    def even(x: torch.Tensor, hook: Any) -> torch.Tensor:
-        mask = torch.ones_like(x).tril()
-        return mask / mask.sum(-1, keepdim=True)
-
-    table = measure(net, Sps(), load_suite("competing"), edits={"blocks.*.attn.hook_pattern": even})
-    np.testing.assert_allclose(table["sps"], table["even"], atol=1e-6)
-    assert table["even"].mean() != 0

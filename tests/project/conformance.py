@@ -8,11 +8,11 @@ cell is "yes"; "no: " and the one line that our error says, or what stands in th
 any other kind; or "not run: " and why. The page of the documentation is made of the file (docs/pages.py).
 """
 
-import argparse
 import json
+import sys
 import tempfile
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib.metadata import version
@@ -25,15 +25,15 @@ from torch import Tensor
 from transformer_lens import HookedRootModule, head_detector, patching
 from transformer_lens.hook_points import HookPoint
 
-from streamscope.cli.errors import InputError
+from streamscope import InputError, build
 from streamscope.models.config.presets import PRESETS
 from streamscope.models.hooks import Query, edit, run
 from streamscope.models.interop.export.write import export
-from streamscope.models.make import build
 from streamscope.models.transformer import StreamTransformer
 from streamscope.text.stories import documents
 from streamscope.text.tokenizer import Tokenizer
 from tests.hooks import test_nnsight
+from tests.probes.planted import gpt2_and_bridge
 from tests.tiny import randomise
 
 FILE = Path(__file__).resolve().parents[2] / "docs" / "conformance.json"
@@ -42,10 +42,6 @@ TOOLS = ("transformer-lens", "nnsight", "transformers")
 TEXTS = ("Lily had a red ball.", "Tom saw Lily. Tom saw Lily.")
 TIGHT = dict(rtol=0, atol=1e-9)
 LOOSE = dict(rtol=0, atol=2e-5)
-
-
-class NotRun(Exception):
-    """A cell that was not run, and why."""
 
 
 @dataclass
@@ -107,38 +103,23 @@ class Case:
         return ids
 
 
-class Check(NamedTuple):
-    """A row of the table."""
-
-    tool: str
-    call: str
-    check: Callable[[Case], None]
+CHECKS: dict[str, Callable[[Case], Any]] = {}
+"""Tool and call -> what fails unless the call does what it should, or returns why it was not run."""
 
 
-CHECKS: list[Check] = []
-
-
-def check(tool: str, call: str) -> Callable[[Callable[[Case], None]], Callable[[Case], None]]:
+def check(tool: str, call: str) -> Callable[[Callable[[Case], Any]], Callable[[Case], Any]]:
     """Register a row."""
-
-    def register(fn: Callable[[Case], None]) -> Callable[[Case], None]:
-        CHECKS.append(Check(tool, call, fn))
-        return fn
-
-    return register
+    return lambda fn: CHECKS.setdefault(f"{tool}: {call}", fn)
 
 
-def cell(row: Check, case: Case) -> str:
+def cell(row: str, case: Case) -> str:
     """What a check says."""
     try:
-        row.check(case)
+        return CHECKS[row](case) or "yes"
     except InputError as error:
         return f"no: {error}"
-    except NotRun as error:
-        return f"not run: {error}"
     except Exception as error:  # told in the table
         return f"fails: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
-    return "yes"
 
 
 def same(a: Tensor, b: Tensor, **how: Any) -> None:
@@ -280,13 +261,6 @@ def _(case: Case) -> None:
     same(neurons[len(neurons) // 2 :].sum(0) + case.model.b_out[1], case.cache["mlp_out", 1])
 
 
-STACKS: dict[str, Callable[[Any], Tensor]] = {
-    "decompose_resid()": lambda cache: cache.decompose_resid(),
-    "stack_head_results(incl_remainder=True)": lambda cache: cache.stack_head_results(incl_remainder=True),
-    "accumulated_resid()": lambda cache: cache.accumulated_resid()[-1:],
-}
-
-
 def _attributed(case: Case, stack: Callable[[Any], Tensor]) -> None:
     """The parts of a stack add up to the logits of a token, and to the difference of two, but for the norm's bias."""
     right, wrong, rows, parts = torch.tensor([7, 9]), torch.tensor([30, 2]), torch.arange(2), stack(case.cache)
@@ -295,6 +269,11 @@ def _attributed(case: Case, stack: Callable[[Any], Tensor]) -> None:
     same(case.cache.logit_attrs(parts, right, wrong).sum(0), logits[rows, right] - logits[rows, wrong])
 
 
+STACKS: dict[str, Callable[[Any], Tensor]] = {
+    "decompose_resid()": lambda cache: cache.decompose_resid(),
+    "stack_head_results(incl_remainder=True)": lambda cache: cache.stack_head_results(incl_remainder=True),
+    "accumulated_resid()": lambda cache: cache.accumulated_resid()[-1:],
+}
 for call, stack in STACKS.items():
     check(LENS, f"cache.logit_attrs(cache.{call}, tokens)")(lambda case, stack=stack: _attributed(case, stack))
 
@@ -313,24 +292,26 @@ def _(case: Case) -> None:
     same(case.model.all_composition_scores("Q")[0, 1, 1, 2], (ov @ qk).norm() / ov.norm() / qk.norm())
 
 
-def _patched(case: Case, sweep: str, point: str, index: tuple[Any, ...], at: tuple[int, int]) -> None:
-    """One number of a sweep of `transformer_lens.patching` is that of a patch made by torch's own hook."""
-    clean, corrupted, name = case.cache, case.tokens.roll(1, 0), f"blocks.1.{point}"
+def _patched(case: Case, sweeps: list[tuple[str, str, tuple[Any, ...], tuple[int, int]]]) -> None:
+    """A number of every sweep of `transformer_lens.patching` is that of a patch made by torch's own hook."""
+    clean, corrupted = case.cache, case.tokens.roll(1, 0)
+    other = replace(case)
+    other.model, other.tokens = case.model, corrupted
 
     def metric(logits: Tensor) -> Tensor:
         return logits[0, -1, 3] - logits[0, -1, 8]
 
-    def patch(x: Tensor) -> Tensor:
-        x = x.clone()
-        x[index] = clean[name][index]
-        return x
+    for sweep, point, index, at in sweeps:
+        name = f"blocks.1.{point}"
 
-    with torch.no_grad():
-        table = getattr(patching, f"get_act_patch_{sweep}")(case.model, corrupted, clean, metric)
-        other = replace(case)
-        other.model, other.tokens = case.model, corrupted
-        expected = metric(other.hooked(name, patch))
-    same(table[at].double(), expected, rtol=1e-4, atol=1e-6)
+        def patch(x: Tensor, name: str = name, index: Any = index) -> Tensor:
+            x = x.clone()
+            x[index] = clean[name][index]
+            return x
+
+        with torch.no_grad():
+            table = getattr(patching, f"get_act_patch_{sweep}")(case.model, corrupted, clean, metric)
+            same(table[at].double(), metric(other.hooked(name, patch)), rtol=1e-4, atol=1e-6)
 
 
 POSITION, HEAD = (slice(None), 3), (slice(None), slice(None), 2)
@@ -344,7 +325,7 @@ PATCHED: dict[str, list[tuple[str, str, tuple[Any, ...], tuple[int, int]]]] = {
     "attn_head_pattern_all_pos": [("attn_head_pattern_all_pos", "attn.hook_pattern", (slice(None), 2), (1, 2))],
 }
 for call, sweeps in PATCHED.items():
-    check(LENS, f"patching.get_act_patch_{call}")(lambda case, sweeps=sweeps: [_patched(case, *one) for one in sweeps])
+    check(LENS, f"patching.get_act_patch_{call}")(lambda case, sweeps=sweeps: _patched(case, sweeps))
 
 
 @check(LENS, "patching.get_act_patch_direct_path")
@@ -440,7 +421,7 @@ HARNESS = "lm-evaluation-harness"
 @check(HARNESS, "the calls of HFLM's loglikelihood, made here")
 def _(case: Case) -> None:
     """Both parts encoded, padded on the right without a mask, log-softmax of the logits at the continuation."""
-    model, loglikelihoods, rows = case.exported, [], []
+    model, rows = case.exported, []
     for context, continuation in (("Lily had", " a red ball."), ("Tom saw Lily.", " Tom")):
         ids = case.words(context + continuation)["input_ids"]
         rows.append((ids, len(case.words(context)["input_ids"])))
@@ -451,9 +432,8 @@ def _(case: Case) -> None:
         scores = model(batch.to(model.device)).logits.log_softmax(-1)
     for row, (ids, start) in enumerate(rows):
         picked = scores[row, start - 1 : len(ids) - 1].gather(-1, torch.tensor(ids[start:])[:, None])
-        loglikelihoods.append(picked.sum())
         losses = case.model(torch.tensor([ids]), return_type="loss", loss_per_token=True)
-        same(loglikelihoods[-1], -losses[0, start - 1 :].sum(), **LOOSE)
+        same(picked.sum(), -losses[0, start - 1 :].sum(), **LOOSE)
 
 
 @check(HARNESS, "the call of HFLM's generate_until, made here")
@@ -472,8 +452,8 @@ def _(case: Case) -> None:
 
 
 @check(HARNESS, "HFLM itself")
-def _(case: Case) -> None:
-    raise NotRun("lm_eval is not installed" if find_spec("lm_eval") is None else "no check is written")
+def _(case: Case) -> str:
+    return f"not run: {'lm_eval is not installed' if find_spec('lm_eval') is None else 'no check is written'}"
 
 
 # ---- what fails in silence elsewhere -----------------------------------------------------------
@@ -558,7 +538,7 @@ SILENT = [
 
 
 class Small(HookedRootModule):
-    """The smallest model of TransformerLens: an embedding with a hook."""
+    """An embedding with a hook."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -566,23 +546,12 @@ class Small(HookedRootModule):
         self.setup()
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """The embedding."""
         return self.hook_embed(self.embed(tokens))
-
-
-def bridge() -> Any:
-    """TransformerLens' bridge around a random GPT-2."""
-    from transformer_lens.model_bridge.sources import build_bridge_from_module
-    from transformers import GPT2Config, GPT2LMHeadModel
-
-    torch.manual_seed(0)
-    config = GPT2Config(n_layer=2, n_head=2, n_embd=32, vocab_size=100, n_positions=32, initializer_range=0.2)
-    return build_bridge_from_module(GPT2LMHeadModel(config).eval(), "GPT2LMHeadModel", hf_config=config)
 
 
 def silences() -> list[dict[str, str]]:
     """Every silent failure with what its code gives there, and what it says here."""
-    theirs, tokens = bridge(), torch.arange(12).reshape(2, 6)
+    (_, theirs), tokens = gpt2_and_bridge(), torch.arange(12).reshape(2, 6)
     rows = []
     for one in SILENT:
         names: dict[str, Any] = {"bridge": theirs, "Small": Small, "tokens": tokens, "torch": torch}
@@ -612,7 +581,7 @@ def table() -> dict[str, Any]:
     words, cells = tokenizer(), {}
     for preset in PRESETS:
         case = Case(preset, words)
-        cells[preset] = {f"{row.tool}: {row.call}": cell(row, case) for row in CHECKS}
+        cells[preset] = {row: cell(row, case) for row in CHECKS}
     return {"versions": {tool: version(tool) for tool in TOOLS}, "cells": cells, "silent": silences()}
 
 
@@ -625,26 +594,18 @@ def differences(now: dict[str, Any], before: dict[str, Any]) -> list[str]:
         return {**table["versions"], **cells, **silent}
 
     new, old = lines(now), lines(before)
-    return [
-        f"{name}: {new.get(name)!r}, not {old.get(name)!r}" for name in {**old, **new} if new.get(name) != old.get(name)
-    ]
+    return [f"{at}: {new.get(at)!r}, not {old.get(at)!r}" for at in {**old, **new} if new.get(at) != old.get(at)]
 
 
-def main(argv: Sequence[str] | None = None) -> None:
+def main() -> None:
     """Write the file, or say what differs from it; exit code 1 where something does."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--write", action="store_true")
-    options = parser.parse_args(argv)
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     now = table()
-    if options.write:
+    if "--write" in sys.argv:
         FILE.write_text(json.dumps(now, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-        return
-    found = differences(now, json.loads(FILE.read_text(encoding="utf-8")))
-    print("\n".join(found) or "every cell is as it was")
-    if found:
-        raise SystemExit(1)
+    elif found := differences(now, json.loads(FILE.read_text(encoding="utf-8"))):
+        sys.exit("\n".join(found))
 
 
 if __name__ == "__main__":

@@ -20,7 +20,6 @@ from streamscope.models.training.config import Training
 ROOT = Path(__file__).resolve().parents[2]
 ROOMS = ("streamscope", "models", "probes", "interventions", "features", "viewer", "papers", "benchmarks")
 
-
 PARSE = ("    options = parse(Options, argv", "main = comparison_main(Options,")
 COMMANDS = [
     name
@@ -59,9 +58,8 @@ def outside(hint: Any) -> Iterator[str]:
     if str in leaves(hint):  # where any word is taken, a number out of bounds is one
         return
     yield from ("nan", "inf", "1e39") if float in leaves(hint) else (str(10**20),)
-    steps = {"ge": (Ge, -1), "gt": (Gt, 0), "le": (Le, 1), "lt": (Lt, 0)}
-    for name, (kind, step) in steps.items():
-        yield from (f"{getattr(limit, name) + step:.10g}" for limit in declared(hint, kind))
+    for kind, step in ((Ge, -1), (Gt, 0), (Le, 1), (Lt, 0)):
+        yield from (f"{getattr(limit, kind.__name__.lower()) + step:.10g}" for limit in declared(hint, kind))
 
 
 ALL_OF_TRAINING = typing.get_type_hints(Training, include_extras=True)

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.tiny import some
+
 ROOT = Path(__file__).resolve().parents[2]
 UNUSED = {"torch._dynamo", "scipy.stats", "scipy.optimize", "scipy.sparse.csgraph",
           "statsmodels", "sklearn", "sympy", "plotly", "transformer_lens", "transformers", "datasets",
@@ -46,9 +48,7 @@ assert sys.modules["transformer_lens"].ActivationCache
 """Each runs in a process of its own."""
 
 
-@pytest.mark.parametrize(
-    "name", ["ablate", "later", *(pytest.param(name, marks=pytest.mark.slow) for name in ("first", "submodule"))]
-)
+@pytest.mark.parametrize("name", some(CODES, ["ablate", "later"]))
 def test_what_is_imported_and_when(name: str) -> None:
     """Our models need TransformerLens' hook points only; the rest is there for who imports it, of the same classes."""
     done = subprocess.run([sys.executable, "-c", CODES[name]], cwd=ROOT, capture_output=True, text=True)

@@ -9,18 +9,17 @@ from pathlib import Path
 import pytest
 
 from streamscope.models.config.presets import PRESETS
-from tests.project.conformance import CHECKS, FILE, SILENT, Case, cell, differences, tokenizer
+from tests.project.conformance import CHECKS, FILE, SILENT, Case, cell, tokenizer
 
 TABLE = json.loads(FILE.read_text(encoding="utf-8"))
-HERE = [row for row in CHECKS if row.tool in ("TransformerLens", "SAELens")]
+HERE = [row for row in CHECKS if row.startswith(("TransformerLens", "SAELens"))]
 """Those that leave this process as it is: importing nnsight does not."""
 
 
 def test_the_table_has_every_cell_and_no_failure() -> None:
-    rows = [f"{row.tool}: {row.call}" for row in CHECKS]
-    assert list(TABLE["cells"]) == list(PRESETS) and len(set(rows)) == len(rows)
+    assert list(TABLE["cells"]) == list(PRESETS)
     for preset, cells in TABLE["cells"].items():
-        assert list(cells) == rows, preset
+        assert list(cells) == list(CHECKS), preset
         assert not [one for one in cells.values() if not one.startswith(("yes", "no: ", "not run: "))]
     assert [(one.title, one.peer, one.ours) for one in SILENT] == [
         (row["what"], row["peer"], row["ours"]) for row in TABLE["silent"]
@@ -33,18 +32,7 @@ def test_a_column(preset: str, capsys: pytest.CaptureFixture[str]) -> None:
     """One stream, two, a Kronecker map, and of what most is refused: hyper-connections and Canon layers."""
     case = Case(preset, tokenizer())
     for row in HERE:
-        name = f"{row.tool}: {row.call}"
-        assert cell(row, case) == TABLE["cells"][preset][name], name
-
-
-def test_a_cell_that_changes_is_told() -> None:
-    changed = json.loads(json.dumps(TABLE))
-    changed["cells"]["lfa"]["TransformerLens: QK"] = "no: gone"
-    changed["silent"][0]["shown"] = "a line"
-    changed["versions"]["nnsight"] = "9"
-    found = differences(changed, TABLE)
-    assert len(found) == 3 and "lfa: TransformerLens: QK: 'no: gone', not 'yes'" in found
-    assert not differences(TABLE, TABLE)
+        assert cell(row, case) == TABLE["cells"][preset][row], row
 
 
 @pytest.mark.slow

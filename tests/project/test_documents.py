@@ -16,10 +16,11 @@ import pytest
 from streamscope.__main__ import commands, whole_name
 from streamscope.__main__ import main as streamscope
 from streamscope.papers.__main__ import main as papers
+from streamscope.text.stories import documents
 from tests.tiny import WORDS, corpus_text, with_options
 
 ROOT = Path(__file__).resolve().parents[2]
-GUIDES = [f"docs/guides/{name}.md" for name in ("i_want_to", "training", "measuring", "streams")]
+GUIDES = [f"docs/guides/{name}.md" for name in ("i_want_to", "training", "your_text", "measuring", "streams")]
 SLOW = ("docs/guides/measuring.md", "docs/guides/streams.md")
 PAGES = ["README.md", *GUIDES]  # in the order of a reader
 TEXTS = {name: (ROOT / name).read_text(encoding="utf-8") for name in PAGES}
@@ -39,7 +40,7 @@ END = "the end of a page"
 SMALLER = {  # the same commands, so small that they end in seconds
     "models.train": "--steps=2 --max-documents=200 --sample-every=0 --set d_vocab=600 --batch-size=4",
     "models.sft": "--steps 1 --batch-size 2",
-    "probes.heads": "--sequences 4 --max-documents 2",
+    "probes.heads": "--sequences 4 --length 8 --max-documents 2",
     "probes.phenomena": "--only loss repeats --sequences 4 --max-documents 4",
     "interventions.ablate": "--max-documents 2 --draws 1",
     "interventions.latents": "--max-documents 2",
@@ -86,7 +87,7 @@ def typed(line: str) -> list[str]:
 def reader(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[int]]:
     """A reader's folder with a text, pairs and an instrument, and the commands that were run there, in their order."""
     folder = tmp_path_factory.mktemp("reader")
-    (folder / "book.txt").write_text(corpus_text(20, 3).replace("\n<|endoftext|>\n", " "))
+    (folder / "book.txt").write_text("\n\n".join(documents(0, 40)))
     (folder / "chapters").mkdir()
     for i in range(2):
         (folder / "chapters" / f"{i}.txt").write_text(corpus_text(4, i).replace("<|endoftext|>", ""))

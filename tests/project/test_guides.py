@@ -7,29 +7,25 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 
+from streamscope import Documents, Result, load
 from streamscope.__main__ import main as streamscope
-from streamscope.instruments.contract import Instrument
-from streamscope.instruments.data import Documents
 from streamscope.instruments.open_data import open_data
-from streamscope.instruments.result import Result
 from streamscope.instruments.user_instrument import instrument_in, main
-from streamscope.models.checkpoint import load
 from streamscope.models.hooks import capture, edit
 from tests.probes.planted import HEADS, tokenizer
 from tests.probes.planted import model as planted
-from tests.tiny import corpus_text, refused, with_options
+from tests.tiny import refused
 
 GUIDES = Path(__file__).resolve().parents[2] / "docs" / "guides"
 CODE = {path.stem: re.findall(r"```python\n(.*?)```", path.read_text(), re.DOTALL) for path in GUIDES.glob("*.md")}
 RUN_HERE = ("errors", "look_into", "new_architecture", "circuits", "coming_from")
-RUN_ELSEWHERE = {"i_want_to", "training", "measuring", "streams"}
+RUN_ELSEWHERE = {"i_want_to", "training", "measuring", "streams", "your_text"}
 """With the commands of the README, in their order (`test_documents`)."""
 
 
@@ -40,13 +36,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.fixture(scope="module")
-def own(file: Path) -> type[Instrument]:
-    return instrument_in(f"{file}:PreviousSentence")
-
-
-def test_the_instrument_of_the_guide_finds_what_was_planted(own: type[Instrument]) -> None:
-    """A head that attends evenly gives the previous sentence its share of the keys, worked out by hand."""
+def test_the_instrument_of_the_guide_finds_what_was_planted(file: Path) -> None:
     text = "Tim took a . He used the key . Tim took it"
     model, words = planted(), tokenizer()
     ids = words.encode(text)
@@ -54,14 +44,12 @@ def test_the_instrument_of_the_guide_finds_what_was_planted(own: type[Instrument
         kind=Documents, tokenizer=words, rows=lambda: iter([ids]), title=lambda: "one", about=dict,
         units=lambda: pd.DataFrame({"unit": ["a"], "cluster": ["a"]}),
     )  # fmt: skip
+    own = instrument_in(f"{file}:PreviousSentence")
     table = own(ends=".").measure(model, rows).table().frame.set_index("head")
-    # BOS Tim took a . | He used the key . | Tim took it: 5, 5 and 3 tokens; query i sees i + 1 keys
-    expected = np.mean([5 / (i + 1) for i in range(5, 10)] + [5 / (i + 1) for i in range(10, 13)])
-    assert table.loc[f"L0.H{HEADS.index('constant')}", "attention"] == pytest.approx(expected, abs=1e-6)
     with capture(model, "blocks.0.attn.hook_pattern") as seen:
         model(torch.tensor([ids]))
     patterns = seen["blocks.0.attn.hook_pattern"][0]
-    spans = [range(5), range(5, 10), range(10, 13)]
+    spans = [range(5), range(5, 10), range(10, 13)]  # BOS Tim took a . | He used the key . | Tim took it
     for head in range(len(HEADS)):
         on = [float(patterns[head, i, list(spans[s])].sum()) for s in (0, 1) for i in spans[s + 1]]
         assert table.loc[f"L0.H{head}", "attention"] == pytest.approx(np.mean(on), abs=1e-6)
@@ -136,25 +124,20 @@ def test_the_guides_own_code_by_the_command(
 @pytest.mark.parametrize(
     ("spec", "code", "line"),
     [
-        ("none.py:A", None, "does not exist; check the path"),
-        ("none", None, "not FILE.py:NAME"),
         ("x.py:A", "def A(): pass",
          "A of .* is not a valid instrument: it is a function; an edit goes to an instrument, as in .*:A@HOOK"),
-        ("x.py", "1 / 0", "cannot be executed: ZeroDivisionError"),
-        ("x.py", "a = (", "cannot be executed: SyntaxError"),
         ("x.py", "", "holds 0 instruments"),
         ("x.py:B", "class A: pass", "unknown instrument"),
     ],
 )  # fmt: skip
-def test_other_files_are_one_line(spec: str, code: str | None, line: str, tmp_path: Path) -> None:
-    if code is not None:
-        (tmp_path / "x.py").write_text(code)
+def test_other_files_are_one_line(spec: str, code: str, line: str, tmp_path: Path) -> None:
+    (tmp_path / "x.py").write_text(code)
     with refused(line):
         instrument_in(str(tmp_path / spec))
 
 
 def test_every_guide_is_run_somewhere() -> None:
-    assert {*RUN_HERE, *RUN_ELSEWHERE, "new_instrument", "your_text", "install"} == set(CODE)
+    assert {*RUN_HERE, *RUN_ELSEWHERE, "new_instrument", "install"} == set(CODE)
 
 
 @pytest.mark.slow
@@ -176,26 +159,3 @@ def test_the_edits_of_the_live_page_are_measured(
     (line,) = re.findall(r"(?m)^streamscope (coherence .*)", text)
     streamscope(shlex.split(line))
     assert "stories/lfa, edited minus stories/lfa" in capsys.readouterr().out
-
-
-def test_commands_on_own_text_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    monkeypatch.chdir(tmp_path)
-    paragraphs = corpus_text(100, 3).replace("\n<|endoftext|>\n", "\n\n")
-    (tmp_path / "book.txt").write_text(paragraphs)
-    (tmp_path / "chapters").mkdir()
-    for i in range(2):
-        (tmp_path / "chapters" / f"{i}.txt").write_text(corpus_text(20, i).replace("<|endoftext|>", ""))
-    blocks = re.findall(r"```\n(.*?)```", (GUIDES / "your_text.md").read_text(), re.DOTALL)
-    smaller = {
-        "train": ["--steps=2", "--batch-size=4", "--sample-every=0"],
-        "ablate": ["--draws=0", "--max-windows=9"], "heads": ["--sequences=2", "--length=8"],
-        "extract": ["--max-tokens=100"],
-    }  # fmt: skip
-    commands = [shlex.split(line) for block in blocks for line in block.splitlines()]
-    assert {command[1] for command in commands} == set(smaller)
-    monkeypatch.setattr(sys, "argv", ["streamscope"])
-    for _, name, *argv in commands:
-        streamscope(with_options([name, *argv, "--device=cpu"], smaller[name]))
-    told = " ".join(capsys.readouterr().out.split())
-    assert "1 document in 9 windows" in told and "2 documents in 9 windows" in told
-    assert {"window", "offset"} <= set(pd.read_parquet("features.parquet"))

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from streamscope.__main__ import main
+from streamscope.cli.parse import spoken
 from streamscope.instruments.registry import discover
 from streamscope.models.checkpoint import NAMES
 
@@ -75,27 +77,18 @@ print(json.dumps(found))
 @pytest.fixture(scope="module")
 def helped() -> dict[str, tuple[int, str]]:
     """Module -> exit code of `python -m MODULE --help` where heavy imports raise, and what it printed."""
+    assert {name.split(".")[0] for name in COMMANDS} == set(ROOMS) and "papers.primary" in COMMANDS
     argv = [sys.executable, "-c", BLOCKED, *COMMANDS, "models.checkpoint"]
     done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
 
-def test_all_rooms_have_commands() -> None:
-    assert {name.split(".")[0] for name in COMMANDS} == set(ROOMS)
-    assert {"papers", "papers.primary", "papers.differences", "papers.demo"} <= set(COMMANDS)
-
-
 @pytest.mark.parametrize("module", COMMANDS)
-def test_help_imports_nothing_heavy(module: str, helped: dict[str, tuple[int, str]]) -> None:
+def test_help_imports_nothing_heavy_and_reads_as_prose(module: str, helped: dict[str, tuple[int, str]]) -> None:
+    """Sentences end where the terminal does, only examples and files are longer, and no value is called None."""
     code, said = helped[module]
     assert code == 0 and "usage:" in said, said
-
-
-@pytest.mark.parametrize("module", COMMANDS)
-def test_help_reads_as_prose(module: str, helped: dict[str, tuple[int, str]]) -> None:
-    """Sentences end where the terminal does, only examples and files are longer, and no value is called None."""
-    _, said = helped[module]
     about, _, options = said.partition("\nOptions:\n")
     assert not re.search(r"(?m)^(python|streamscope|torchrun) ", said)
     assert not [line for line in about.splitlines() if len(line) > 100 and not line.startswith("    ")]
@@ -137,14 +130,10 @@ def test_an_instrument_has_its_groups_in_order_as_wide_as_the_terminal(width: in
 
 def test_the_blocker_blocks(helped: dict[str, tuple[int, str]]) -> None:
     code, said = helped["models.checkpoint"]
-    assert code == 1
-    assert "AssertionError: --help imports" in said
+    assert code == 1 and "AssertionError: --help imports" in said
 
 
 def test_commands_are_named_as_they_are_typed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
-    from streamscope.__main__ import main
-    from streamscope.cli.parse import spoken
-
     text = "python -m interventions.ablate   x\npython -m streamscope.probes.pds, python -m pytest"
     monkeypatch.setattr(sys, "argv", ["ablate.py"])
     assert spoken(text) == text
@@ -156,13 +145,9 @@ def test_commands_are_named_as_they_are_typed(monkeypatch: pytest.MonkeyPatch, c
     assert spoken(text) == "streamscope ablate               x\nstreamscope pds, python -m pytest"
 
 
-def test_the_help_names_every_bundled_model(helped: dict[str, tuple[int, str]]) -> None:
-    _, said = helped["probes.pds"]
-    assert set(NAMES) <= set(re.findall(r"[\w-]+", said))
-
-
-def test_the_documentation_that_a_help_names_can_be_read() -> None:
+def test_the_documentation_that_a_help_names_can_be_read(helped: dict[str, tuple[int, str]]) -> None:
     """`python -m pydoc` of every instrument, and `help(Class)` in Python."""
     for name, kind in discover().items():
         assert name in pydoc.render_doc(sys.modules[kind.__module__], renderer=pydoc.plaintext), name
         assert "heads" not in vars(kind) or "heads" in pydoc.render_doc(kind, renderer=pydoc.plaintext)
+    assert set(NAMES) <= set(re.findall(r"[\w-]+", helped["probes.pds"][1])), "every bundled model"

@@ -1,30 +1,23 @@
 """An option that has no effect beside the others, or a value that it does not take, is refused in one plain line."""
 
+import shlex
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from streamscope import Documents, Prompts, Text
-from streamscope.cli.errors import InputError
-from streamscope.instruments.prompts.__main__ import main as prompts
+from streamscope import Documents, InputError, Prompts, Text
+from streamscope.cli.commands import commands, entry
 from streamscope.instruments.registry import discover
-from streamscope.interventions.ablate import Ablate
-from streamscope.interventions.ablate import main as ablate
-from streamscope.interventions.latents import main as latents
-from streamscope.interventions.patch import main as patch
-from streamscope.interventions.steer_heads import main as steer_heads
-from streamscope.interventions.suppress import main as suppress
-from streamscope.models.describe import main as describe
-from streamscope.models.grid import main as grid
-from streamscope.models.train import main as train
-from streamscope.papers.__main__ import main as papers
-from streamscope.probes.direct_logit_attribution import main as direct_logit_attribution
-from streamscope.probes.heads import main as heads
-from streamscope.probes.logit_lens import main as logit_lens
-from streamscope.probes.phenomena import main as phenomena
-from streamscope.probes.picture import Picture
-from streamscope.probes.picture import main as picture
+from streamscope.interventions import Ablate
+from streamscope.probes import Picture
+
+
+def called(words: str) -> None:
+    """A command as one types it."""
+    name, *argv = shlex.split(words)
+    entry({**commands(), "papers": "streamscope.papers"}[name])(argv)
+
 
 OPTIONS: list[tuple[str, dict[str, Any], str]] = [
     ("cluster", {"clusters": 3}, "--clusters has no effect with --method hdbscan"),
@@ -73,64 +66,54 @@ def test_the_same_options_where_they_act() -> None:
         known[name](**options)
 
 
-DATA = [
-    (ablate, ["--suite", "stories"], "--suite has no effect, because neither --measures nor --heads reads prompts"),
-    (ablate, ["--measures", "sps", "--data", "stories:0:40"], "--data has no effect"),
-    (suppress, ["--data", "stories:0:40"], "--data has no effect, because no loss is among --measures"),
-    (steer_heads, ["--measures", "task", "--max-documents", "3"], "--max-documents has no effect"),
-    (steer_heads, ["--measures", "loss", "--tasks", "winograd"], "--tasks has no effect"),
-    (heads, ["--no-texts", "--data", "stories:0:40"], "--data has no effect, because --no-texts"),
-    (phenomena, ["--only", "winograd", "--max-documents", "3"], "--max-documents has no effect"),
-    (patch, ["--clean", "a", "--corrupt", "b", "--answer", "c", "--foil", "d", "--suite", "competing"], "--suite has"),
-    (picture, ["--text", "She ran", "--suite", "stories"], "--suite has no effect, because --text gives the prompt"),
-    (picture, ["--max-tokens", "9"], "--max-tokens has no effect, because the prompt comes from the suite"),
-    (latents, ["--text", "a", "--source", "b", "--data", "stories:0:40"], "--data has no effect"),
-    (ablate, ["--workers", "3"], "--workers has no effect with --launch serial"),
-    (ablate, ["--launch", "ray", "--partition", "gpu"], "--partition has no effect with --launch ray"),
-    (grid, ["grid.toml", "--hours", "3"], "--hours has no effect with --launch serial"),
-    (papers, ["dst", "--out", "x.pdf"], "--out is for one --table or --figure"),
-    (papers, ["dst", "--grid", "mine"], "--grid names what is measured of --runs"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("command", "argv", "line"), DATA, ids=[" ".join(argv) for _, argv, _ in DATA])
-def test_options_of_commands(command: Any, argv: list[str], line: str) -> None:
-    with pytest.raises(InputError, match=line):
-        command(argv)
-
-
-BEGIN = [
-    (train, ["lfa", "--optimizer", "x"], "--optimizer takes adamw or muon, got 'x'; "),
-    (train, ["lfa", "--batch-size", "x"], "--batch-size takes a whole number, got 'x'; "),
-    (train, ["lfa", "--param-dtype", "fp16"], "--param-dtype takes fp32 or bf16, got 'fp16'; "),
-    (train, ["lfa", "--bias-correction", "maybe"], "--bias-correction takes True or False, got 'maybe'; "),
-    (suppress, ["--threshold", "x"], "--threshold takes a number or own, got 'x'; "),
-    (suppress, ["--gates", "1", "x"], "--gates takes one or more values, each a number, got "),
-    (heads, ["--seed", "1.5"], "--seed takes a whole number, got '1.5'; "),
-    (heads, ["--dtype", "fp64"], "--dtype takes fp32 or bf16, got 'fp64'; "),
-    (train, ["lfa", "--data", "my", "book.txt"], "--data takes one value, but 'book.txt' follows 'my': "),
-    (train, ["lfa", "--snapshots", "0", "5", "10"], "--snapshots takes one value, but '5' follows '0': put quotes"),
-    (ablate, ["--data", "a.txt", "stories/lfa", "--head", "L0.H0"], "Unrecognized options: --head, L0.H0, did you"),
-    (prompts, ["--suite", "foo"], "Unrecognized options: --suite, foo: give its value without --suite; "),
-    (ablate, ["--run", "lfa"], "Unrecognized options: --run, lfa: give its value without --run; "),
-    (direct_logit_attribution, ["--suite", "ioi"], "Unrecognized options: --suite, ioi; "),
-    (ablate, ["--devise", "cpu"], "Unrecognized options: --devise, cpu, did you mean --device?; "),
-    (ablate, ["--heads", "L5.H0", "--heads", "L4.H0"], "--heads is given twice: give it once, with all its values"),
-    (ablate, ["--max-documents", "2", "--max-documents=3"], "--max-documents is given twice: give it once"),
-    (ablate, ["--max_documents", "2", "--max-documents", "2"], "--max-documents is given twice: give it once"),
-    (heads, ["--texts", "--no-texts"], "--texts and --no-texts contradict each other: give one"),
-    (logit_lens, ["stories/lfa", "--text"], "--text has no value: give one, or leave --text out"),
-    (logit_lens, ["--layers", "--k", "3"], "--layers has no value: give one, or leave --layers out"),
-    (logit_lens, ["--text", "", "hello"], "--text: a text is empty; give one with words"),
-    (picture, ["--text", " "], "--text: a text is empty; give one with words"),
-    (latents, ["--text", ""], "--text: a text is empty; give one with words"),
+COMMANDS = [
+    ("ablate --suite stories", "--suite has no effect, because neither --measures nor --heads reads prompts"),
+    ("ablate --measures sps --data stories:0:40", "--data has no effect"),
+    ("suppress --data stories:0:40", "--data has no effect, because no loss is among --measures"),
+    ("steer_heads --measures task --max-documents 3", "--max-documents has no effect"),
+    ("steer_heads --measures loss --tasks winograd", "--tasks has no effect"),
+    ("heads --no-texts --data stories:0:40", "--data has no effect, because --no-texts"),
+    ("phenomena --only winograd --max-documents 3", "--max-documents has no effect"),
+    ("patch --clean a --corrupt b --answer c --foil d --suite competing", "--suite has"),
+    ('picture --text "She ran" --suite stories', "--suite has no effect, because --text gives the prompt"),
+    ("picture --max-tokens 9", "--max-tokens has no effect, because the prompt comes from the suite"),
+    ("latents --text a --source b --data stories:0:40", "--data has no effect"),
+    ("ablate --workers 3", "--workers has no effect with --launch serial"),
+    ("ablate --launch ray --partition gpu", "--partition has no effect with --launch ray"),
+    ("grid grid.toml --hours 3", "--hours has no effect with --launch serial"),
+    ("papers dst --out x.pdf", "--out is for one --table or --figure"),
+    ("papers dst --grid mine", "--grid names what is measured of --runs"),
+    ("train lfa --optimizer x", "--optimizer takes adamw or muon, got 'x'; "),
+    ("train lfa --batch-size x", "--batch-size takes a whole number, got 'x'; "),
+    ("train lfa --param-dtype fp16", "--param-dtype takes fp32 or bf16, got 'fp16'; "),
+    ("train lfa --bias-correction maybe", "--bias-correction takes True or False, got 'maybe'; "),
+    ("suppress --threshold x", "--threshold takes a number or own, got 'x'; "),
+    ("suppress --gates 1 x", "--gates takes one or more values, each a number, got "),
+    ("heads --seed 1.5", "--seed takes a whole number, got '1.5'; "),
+    ("heads --dtype fp64", "--dtype takes fp32 or bf16, got 'fp64'; "),
+    ("train lfa --data my book.txt", "--data takes one value, but 'book.txt' follows 'my': "),
+    ("train lfa --snapshots 0 5 10", "--snapshots takes one value, but '5' follows '0': put quotes"),
+    ("ablate --data a.txt stories/lfa --head L0.H0", "Unrecognized options: --head, L0.H0, did you"),
+    ("prompts --suite foo", "Unrecognized options: --suite, foo: give its value without --suite; "),
+    ("ablate --run lfa", "Unrecognized options: --run, lfa: give its value without --run; "),
+    ("direct_logit_attribution --suite ioi", "Unrecognized options: --suite, ioi; "),
+    ("ablate --devise cpu", "Unrecognized options: --devise, cpu, did you mean --device?; "),
+    ("ablate --heads L5.H0 --heads L4.H0", "--heads is given twice: give it once, with all its values"),
+    ("ablate --max-documents 2 --max-documents=3", "--max-documents is given twice: give it once"),
+    ("ablate --max_documents 2 --max-documents 2", "--max-documents is given twice: give it once"),
+    ("heads --texts --no-texts", "--texts and --no-texts contradict each other: give one"),
+    ("logit_lens stories/lfa --text", "--text has no value: give one, or leave --text out"),
+    ("logit_lens --layers --k 3", "--layers has no value: give one, or leave --layers out"),
+    ('logit_lens --text "" hello', "--text: a text is empty; give one with words"),
+    ('picture --text " "', "--text: a text is empty; give one with words"),
+    ('latents --text ""', "--text: a text is empty; give one with words"),
 ]
 
 
-@pytest.mark.parametrize(("command", "argv", "line"), BEGIN, ids=[" ".join(argv) for _, argv, _ in BEGIN])
-def test_what_is_typed_wrongly_is_refused_in_words(command: Any, argv: list[str], line: str) -> None:
+@pytest.mark.parametrize(("words", "line"), COMMANDS, ids=[words for words, _ in COMMANDS])
+def test_what_is_typed_wrongly_or_has_no_effect_is_refused_in_words(words: str, line: str) -> None:
     with pytest.raises(InputError) as caught:
-        command(argv)
+        called(words)
     assert str(caught.value).startswith(line)
     assert not set("{}[]<\n") & set(str(caught.value)) and "typing" not in str(caught.value)
 
@@ -148,5 +131,5 @@ def test_data_of_python_that_are_not_read_are_refused_as_those_of_commands() -> 
 
 
 def test_options_that_may_repeat(capsys: pytest.CaptureFixture[str]) -> None:
-    describe(["lfa", "--scale", "tiny", "--set", "n_layers=1", "--set", "n_heads=1"])
+    called("describe lfa --scale tiny --set n_layers=1 --set n_heads=1")
     assert "blocks.1" not in capsys.readouterr().out

@@ -13,7 +13,6 @@ import streamscope
 from streamscope.__main__ import main
 from streamscope.cli.commands import SYNONYMS, commands
 from streamscope.cli.errors import InputError
-from tests.tiny import some
 
 ROOT = Path(__file__).resolve().parents[2]
 PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check", "-q"]
@@ -53,15 +52,8 @@ def foreign(folder: Path) -> Path:
 def test_short_and_long_names_are_the_same_modules() -> None:
     done = run(["-c", SAME.format(rooms=ROOMS)], ROOT)
     assert done.returncode == 0, done.stderr
-
-
-@pytest.mark.parametrize(
-    "module", some(["interventions.ablate", "streamscope.probes.pds", "models.train"], ["interventions.ablate"])
-)
-def test_a_command_by_both_names_in_the_clone(module: str) -> None:
-    done = run(["-m", module, "--help"], ROOT)
-    assert done.returncode == 0, done.stderr
-    assert f"usage: python -m {module}" in done.stdout
+    done = run(["-m", "interventions.ablate", "--help"], ROOT)
+    assert (done.returncode, "usage: python -m interventions.ablate" in done.stdout) == (0, True), done.stderr
 
 
 def test_an_instrument_keeps_its_short_name_where_a_benchmark_has_it_too() -> None:
@@ -114,10 +106,8 @@ def test_a_folder_with_other_models_in_it(tmp_path: Path) -> None:
 
 
 def test_what_users_import_first() -> None:
-    from streamscope import Documents, Prompts, Tasks, build, load
-
-    assert [one.__name__ for one in (Documents, Prompts, Tasks, build, load)] == [
-        "Documents", "Prompts", "Tasks", "build", "load"]  # fmt: skip
+    names = ["Documents", "Prompts", "Tasks", "build", "load"]
+    assert [getattr(streamscope, name).__name__ for name in names] == names
     assert streamscope.InputError is InputError and "Documents" in dir(streamscope)
     with pytest.raises(AttributeError, match="has no attribute 'documents'"):
         streamscope.documents  # noqa: B018
@@ -134,9 +124,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     argv = ["wheel", "--no-deps", "--no-build-isolation", "-w", str(folder), str(folder / "clone")]
     done = subprocess.run([*PIP, *argv], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert [path for path in (folder / "clone" / "build").rglob("*") if path.is_file()] == [gone], (
-        "nothing is left there"
-    )
+    assert [path for path in (folder / "clone" / "build").rglob("*") if path.is_file()] == [gone], "nothing is left"
     (found,) = folder.glob("*.whl")
     return found
 

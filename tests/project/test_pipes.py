@@ -47,12 +47,6 @@ def test_the_file_is_written_although_nobody_reads(tmp_path: Path, stderr_too: b
     assert said == ("" if stderr_too else "progress\n")
 
 
-def test_a_reader_that_stays_gets_all_in_order(tmp_path: Path) -> None:
-    argv = [sys.executable, "-c", LOUD, str(tmp_path / "f")]
-    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout == "".join(f"line {i}\n" for i in range(50_000)) + "written\n"
-
-
 @pytest.mark.parametrize("encoding", some(["ascii", "cp437", "cp1252"], ["ascii"]))
 @pytest.mark.parametrize(
     "words",

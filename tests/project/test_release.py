@@ -49,8 +49,7 @@ def test_bash_completes_commands_options_and_values(bash_script: str) -> None:
 
 
 def test_every_command_has_its_options(bash_script: str) -> None:
-    own_words = ("check", "runs", "user_instrument")
-    assert {name for name in entry.commands() if name not in bash_script} <= {*own_words}
+    assert {name for name in entry.commands() if name not in bash_script} <= {"check", "runs", "user_instrument"}
 
 
 def test_another_shell_is_one_line() -> None:

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from jaxtyping import Float, TypeCheckError
+from jaxtyping import TypeCheckError
 
 from streamscope.models.readout import token_losses
 
-Rows = Float[torch.Tensor, "B T"]
 ROOT = Path(__file__).resolve().parents[2]
 THEIRS = (
     "torch", "numpy", "pandas", "pyarrow", "scipy", "sklearn", "plotly", "transformers", "transformer_lens", "datasets",
