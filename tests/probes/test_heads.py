@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from streamscope.aliases import folder_of
 from streamscope.instruments.table import Table
 from streamscope.models.hooks import run
 from streamscope.models.make import build
@@ -15,7 +16,6 @@ from streamscope.models.transformer import StreamTransformer
 from streamscope.probes.heads import Heads
 from streamscope.probes.heads.measure import SCORES, observed
 from streamscope.probes.probe import measure
-from streamscope.rooms import folder_of
 from streamscope.text.tokenizer import Tokenizer
 from tests.probes.bridges import gpt2_and_bridge
 from tests.probes.planted import tables_of

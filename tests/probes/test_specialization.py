@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from streamscope.aliases import folder_of
 from streamscope.cli.errors import InputError
 from streamscope.instruments.data import Documents
 from streamscope.instruments.observations import compare
@@ -20,7 +21,6 @@ from streamscope.models.transformer import StreamTransformer
 from streamscope.probes.roles import sinks_sentence
 from streamscope.probes.specialization import Specialization, measure
 from streamscope.probes.specialization.measure import Sums, distances, observed, stream
-from streamscope.rooms import folder_of
 from streamscope.text.tokenizer import Tokenizer
 from tests.probes.bridges import gpt2_and_bridge
 from tests.probes.planted import tables_of

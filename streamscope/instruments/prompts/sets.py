@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from streamscope.aliases import folder_of
 from streamscope.cli.errors import InputError, did_you_mean, near_files, unknown
 from streamscope.cli.terminal import counted
-from streamscope.rooms import folder_of
 from streamscope.text.readers import json_lines, numbered_lines, strings
 
 FOLDER = folder_of("datasets") / "contrast"
