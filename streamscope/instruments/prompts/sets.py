@@ -40,8 +40,8 @@ class PromptSet:
 
     def only(self, places: Sequence[int]) -> "PromptSet":
         """Some of the encoded texts, by their places."""
-        columns = ("texts", "lines", "tokens")
-        return replace(self, **{name: [getattr(self, name)[i] for i in places] for name in columns})
+        columns: dict[str, Any] = {"texts": self.texts, "lines": self.lines, "tokens": self.tokens}
+        return replace(self, **{name: [column[i] for i in places] for name, column in columns.items()})
 
 
 def read_set(source: str) -> PromptSet:
