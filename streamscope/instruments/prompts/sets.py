@@ -40,8 +40,9 @@ class PromptSet:
 
     def only(self, places: Sequence[int]) -> "PromptSet":
         """Some of the encoded texts, by their places."""
-        columns: dict[str, Any] = {"texts": self.texts, "lines": self.lines, "tokens": self.tokens}
-        return replace(self, **{name: [column[i] for i in places] for name, column in columns.items()})
+        columns = ("texts", "lines", "tokens")
+        chosen: dict[str, Any] = {name: [getattr(self, name)[i] for i in places] for name in columns}
+        return replace(self, **chosen)
 
 
 def read_set(source: str) -> PromptSet:
