@@ -97,7 +97,7 @@ lint: $(STAMP)
 	$(BIN)/python -m ruff format --check .
 	rm -rf .links && mkdir -p .links/streamscope # mypy does not know that rooms are subpackages: it gets a tree where they are
 	for room in $(ROOMS); do ln -s ../../$$room .links/streamscope/$$room; done
-	for part in __init__.py __main__.py aliases.py rooms.py cli instruments text; do ln -s ../../streamscope/$$part .links/streamscope/$$part; done
+	for part in __init__.py __main__.py aliases.py cli instruments text; do ln -s ../../streamscope/$$part .links/streamscope/$$part; done
 	cd .links && ../$(BIN)/python -m mypy --config-file ../pyproject.toml --cache-dir ../.mypy_cache
 
 clean:

@@ -48,7 +48,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from streamscope.cli.bounds import Count, Whole, check
 from streamscope.cli.disk import Manifest, read_json, read_rows, read_toml, write_text
 from streamscope.cli.errors import InputError, reading, unknown
-from streamscope.cli.launch import LaunchOptions, child, is_worker, launch, work
+from streamscope.cli.launch import LaunchOptions, child, launch, work
 from streamscope.cli.locks import Held, locked
 from streamscope.cli.parse import command, parse
 from streamscope.cli.terminal import print_grid
@@ -100,7 +100,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     options = parse(Options, argv, __doc__)
     if options.out is None:
         raise InputError("--out FOLDER is missing: name the folder for the runs")
-    out, worker = options.out, is_worker(options)
+    out, worker = options.out, options.launch == "worker"
     if options.grid is not None:
         grid = cells_of(read_grid(options.grid))
         cells = begin([with_options(cell, options.train) for cell in grid], out, write=not options.status)

@@ -1,4 +1,4 @@
-"""Short names of a clone: `models.x` is the same module object as `streamscope.models.x`.
+"""Where the rooms lie, and their short names in a clone: `models.x` is the same module as `streamscope.models.x`.
 
 Without this, what is imported under both names would exist twice: `isinstance` and `except InputError` would miss. Each
 room's `__init__` ends with
@@ -14,6 +14,7 @@ from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
+from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
@@ -54,6 +55,12 @@ class _Finder(MetaPathFinder, Loader):
         spec = find_spec(f"streamscope.{fullname}")
         assert spec is not None and spec.loader is not None
         return spec.loader.get_code(spec.name)  # type: ignore[attr-defined]
+
+
+def folder_of(room: str) -> Path:
+    """The folder of a room or of `datasets`, in a clone at its top, installed inside streamscope."""
+    bases = [Path(base) for base in sys.modules["streamscope"].__path__]
+    return next((base / room for base in bases if (base / room).is_dir()), bases[0] / room)
 
 
 _FINDER = _Finder()

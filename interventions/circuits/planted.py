@@ -16,13 +16,13 @@ import numpy as np
 import torch
 from scipy.linalg import hadamard
 
+from streamscope.aliases import folder_of
 from streamscope.cli.errors import unknown
 from streamscope.interventions.circuits.graph import Graph, graph_of
 from streamscope.interventions.circuits.scores import score_edges
 from streamscope.interventions.patch.pairs import PatchPair
 from streamscope.models import build
 from streamscope.models.layers.norms import Norm
-from streamscope.rooms import folder_of
 
 BOS = 0
 """The first token of every text; words are 1 … n."""

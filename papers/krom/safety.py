@@ -10,13 +10,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from streamscope.aliases import folder_of
 from streamscope.cli.errors import InputError
 from streamscope.interventions.abliterate.measure import abliterate_weights
 from streamscope.interventions.edits import random_direction
 from streamscope.models.transformer import StreamTransformer
 from streamscope.probes.directions.measure import find, mean_difference
 from streamscope.probes.stream_states import RESID, stream_states
-from streamscope.rooms import folder_of
 from streamscope.text.pairs import TEMPLATE, PairWindows, encode_pairs
 from streamscope.text.readers import json_lines
 from streamscope.text.shards import NO_TARGET

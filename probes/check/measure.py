@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from streamscope.aliases import folder_of
 from streamscope.cli.errors import InputError
 from streamscope.instruments.contract import Instrument, options_of
 from streamscope.instruments.figures.drawing import axis, draw, headline
 from streamscope.instruments.pool_results import compare
 from streamscope.instruments.result import Result
 from streamscope.models.checkpoint import load
-from streamscope.rooms import folder_of
 
 Check = Callable[[type[Instrument], Result], Iterator[str]]
 

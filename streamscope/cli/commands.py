@@ -2,13 +2,13 @@
 
 import ast
 import re
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from streamscope.aliases import folder_of
 from streamscope.cli.errors import InputError, unknown
 
 ROOMS = ("models", "text", "instruments", "probes", "interventions", "features", "viewer", "benchmarks")
@@ -57,17 +57,15 @@ def commands() -> dict[str, str]:
     """
     modules_of: dict[str, list[str]] = {}
     for room in ROOMS:
-        for path in (Path(base) / room for base in sys.modules["streamscope"].__path__ if (Path(base) / room).is_dir()):
-            for file in sorted(path.rglob("*.py")):
-                source, is_package = file.read_text(encoding="utf-8"), file.name == "__init__.py"
-                if not (MAIN.search(source) if is_package else "\n    command(main)" in source):
-                    continue
-                parts = file.relative_to(path).with_suffix("").parts
-                parts = parts[:-1] if is_package or parts[-1] == "__main__" else parts
-                short = parts[1:] if parts[:1] == ("interop",) else parts
-                name = ".".join(short) or room
-                modules_of.setdefault(name, []).append(".".join(("streamscope", room, *parts)))
-            break
+        folder = folder_of(room)
+        for file in sorted(folder.rglob("*.py")):
+            source, is_package = file.read_text(encoding="utf-8"), file.name == "__init__.py"
+            if not (MAIN.search(source) if is_package else "\n    command(main)" in source):
+                continue
+            parts = file.relative_to(folder).with_suffix("").parts
+            parts = parts[:-1] if is_package or parts[-1] == "__main__" else parts
+            name = ".".join(parts[1:] if parts[:1] == ("interop",) else parts) or room
+            modules_of.setdefault(name, []).append(".".join(("streamscope", room, *parts)))
     module_of: dict[str, str] = {}
     for name, modules in modules_of.items():
         candidates = modules if len(modules) == 1 else [m for m in modules if m.split(".")[1] != "benchmarks"]

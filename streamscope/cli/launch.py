@@ -46,10 +46,6 @@ class LaunchOptions:
     """Time limit of a SLURM job for submitit, in hours."""
 
 
-def is_worker(options: LaunchOptions) -> bool:
-    return options.launch == "worker"
-
-
 def launch(options: LaunchOptions, module: str, argv: Sequence[str], *, logs: Path) -> None:
     """Start the workers of `python -m MODULE ARGV` and wait for them; nothing for serial and worker.
 

@@ -279,15 +279,13 @@ def command(main: Callable[[], None]) -> None:
         of_system = isinstance(error, OSError) and f"{error.strerror or error}: {error.filename or ''}".rstrip(": ")
         print(f"error: {_shortened(visible(of_system or spoken(str(error))))}", file=sys.stderr)
         sys.exit(2)
-    except (MemoryError, RuntimeError) as error:  # torch has no class for the memory of the machine
-        if "allocat" not in str(error):
-            error.add_note(DEFECT)
-            raise
-        print(f"error: not enough memory ({' '.join(str(error).split())[:200]}); choose smaller sizes", file=sys.stderr)
-        sys.exit(2)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         sys.exit(130)
     except Exception as error:
+        words = " ".join(str(error).split())[:200]
+        if isinstance(error, MemoryError | RuntimeError) and "allocat" in words:  # torch has no class for it
+            print(f"error: not enough memory ({words}); choose smaller sizes", file=sys.stderr)
+            sys.exit(2)
         error.add_note(DEFECT)
         raise

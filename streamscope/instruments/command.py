@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 
 from streamscope.cli.errors import InputError
-from streamscope.cli.launch import is_worker, launch, work
+from streamscope.cli.launch import launch, work
 from streamscope.cli.terminal import counted, visible
 from streamscope.cli.user_code import edit_file
 from streamscope.instruments.contract import OF_COMMAND
@@ -256,7 +256,7 @@ def measure(instrument: "Instrument", data: Sequence[Any], options: Arguments, c
         raise InputError("--launch needs --out: workers meet in a folder next to it")
     for spec in options.edit:
         edit_file(spec)
-    if options.out is None or is_worker(options):
+    if options.out is None or options.launch == "worker":
         return _measure(instrument, data, options, command)
     parts = _parts(options.out)
     refusal = f"another command is writing {options.out}: wait for it to end, or give another --out"
@@ -292,13 +292,13 @@ def _measure(instrument: "Instrument", data: Sequence[Any], options: Arguments, 
     shared: dict[str, Any] = {"device": str(device), "edits": options.edit, "dtype": options.dtype, "bos": options.bos}
     jobs = [Job(run, control, instrument, data, **shared) for run, control in zip(names, controls, strict=True)]
     first = {str(run_folder(job.run)).rpartition("@")[0] or job.run: job for job in reversed(jobs)}
-    for job in first.values() if len(jobs) > 1 and not is_worker(options) else ():
+    for job in first.values() if len(jobs) > 1 and options.launch != "worker" else ():
         job.models()  # what cannot be measured is refused before any is
     parts = None if options.out is None else _parts(options.out)
     if parts is not None:
         jobs = [replace(job, work=parts) for job in jobs] if instrument.continues else jobs
         launch(options, command[0], command[1:], logs=parts / "logs")
-        if is_worker(options):
+        if options.launch == "worker":
             by_task = {job.task: job for job in jobs}
             files = {task: parts / f"{task}.parquet" for task in by_task}
             work(list(by_task), lambda t: by_task[t].do().save(files[t]), lambda t: files[t].exists(), parts)

@@ -123,7 +123,7 @@ class _OpenShards(Splittable):
         return text + (f" ({n_unread:,} of {shards.possible:,} windows not read)" if n_unread else "")
 
     def _title(self) -> str:
-        raise NotImplementedError
+        return cut_title(self.shards.lengths, self.n_ctx)
 
     def cases(self) -> pd.DataFrame:
         """The documents that are read, or their windows; clusters are as in `units`, called by their first place."""
@@ -263,9 +263,6 @@ class OpenTokens(_OpenShards):
         most = sum(len(ids) - 1 - int(self.shards.unscored[i]) for i, ids in chosen)
         return replace(self, shards=self.shards.only([i for i, _ in chosen]), spec=replace(self.spec, max_tokens=most))
 
-    def _title(self) -> str:
-        return cut_title(self.shards.lengths, self.n_ctx)
-
     def about(self) -> dict[str, Any]:
         origin = {name: self.shards.meta.get(name) for name in ("source", "corpus", "tokenizer", "rule")}
         stride = {"stride": self.shards.stride} if isinstance(self.shards, WindowedShards) else {}
@@ -317,19 +314,14 @@ def open_documents(spec: Documents | Tokens, model: Any, like: Any = None) -> Op
 
 def same_tokens(model: Any, control: Any, name: str) -> None:
     """Raise `InputError` for a control that reads documents in other tokens than the model, or cuts them elsewhere."""
-    model_tokenizer, control_tokenizer = check_tokenizer(model), check_tokenizer(control)
-    if model_tokenizer.sha256 != control_tokenizer.sha256 or model.config.d_vocab != control.config.d_vocab:
-        a, b = model.config.d_vocab, control.config.d_vocab
-        sizes = f" ({b} tokens, the model {a})" if a != b else ""
-        raise InputError(
-            f"--control {name} has another vocabulary{sizes}; "
-            "what both are measured on must be the same tokens: train them with one tokenizer"
-        )
-    if model.config.n_ctx != control.config.n_ctx:
-        raise InputError(
-            f"--control {name} has a context of {control.config.n_ctx} tokens, the model {model.config.n_ctx}; "
-            "documents would be cut in different places"
-        )
+    a, b = model.config, control.config
+    if check_tokenizer(model).sha256 != check_tokenizer(control).sha256 or a.d_vocab != b.d_vocab:
+        sizes = f" ({b.d_vocab} tokens, the model {a.d_vocab})" if a.d_vocab != b.d_vocab else ""
+        both = "what both are measured on must be the same tokens: train them with one tokenizer"
+        raise InputError(f"--control {name} has another vocabulary{sizes}; {both}")
+    if a.n_ctx != b.n_ctx:
+        lengths = f"a context of {b.n_ctx} tokens, the model {a.n_ctx}"
+        raise InputError(f"--control {name} has {lengths}; documents would be cut in different places")
 
 
 @dataclass(frozen=True)

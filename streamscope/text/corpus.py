@@ -145,27 +145,22 @@ class HubDataset:
         }  # fmt: skip
 
     def records(self) -> Iterator[dict[str, Any]]:
-        if self._local:
-            for path in visible_files(Path(self.name)):
-                check_content(path)
-        else:
-            _ = self._resolved  # reports a wrong name or no network before minutes of retries
-        with reading(self.source, "check the files and the names of config and split"):
-            yield from self._rows()
-
-    def _rows(self) -> Iterator[dict[str, Any]]:
         import datasets
 
-        if _saved(Path(self.name)):
-            saved = datasets.load_from_disk(self.name)
-            if not isinstance(saved, datasets.DatasetDict):
-                return iter(saved)
-            if self.split not in saved:
-                raise InputError(f"{self.source}: no split {self.split!r}; it has {', '.join(saved)}")
-            return iter(saved[self.split])
-        revision, folder = (None, None) if self._local else self._resolved
-        name, revision = (self.name, revision) if folder is None else (str(folder), None)
-        return iter(datasets.load_dataset(name, self.config, split=self.split, streaming=True, revision=revision))
+        for path in visible_files(Path(self.name)) if self._local else ():
+            check_content(path)
+        revision, folder = (None, None) if self._local else self._resolved  # reports a wrong name before any retries
+        with reading(self.source, "check the files and the names of config and split"):
+            if _saved(Path(self.name)):
+                rows = datasets.load_from_disk(self.name)
+                if isinstance(rows, datasets.DatasetDict):
+                    if self.split not in rows:
+                        raise InputError(f"{self.source}: no split {self.split!r}; it has {', '.join(rows)}")
+                    rows = rows[self.split]
+            else:
+                name, revision = (self.name, revision) if folder is None else (str(folder), None)
+                rows = datasets.load_dataset(name, self.config, split=self.split, streaming=True, revision=revision)
+            yield from rows
 
     @property
     def _local(self) -> bool:

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import tyro
 
-from streamscope.cli.launch import LaunchOptions, is_worker, launch, work
+from streamscope.cli.launch import LaunchOptions, launch, work
 from streamscope.cli.parse import command, parse
 
 TASKS = [f"t{i}" for i in range(6)]
@@ -26,7 +26,7 @@ class Options(LaunchOptions):
 def main(argv: list[str] | None = None) -> None:
     options = parse(Options, argv, __doc__)
     launch(options, "tests.cli.launch_worker", sys.argv[1:] if argv is None else argv, logs=options.folder / "logs")
-    if is_worker(options) and options.broken:
+    if options.launch == "worker" and options.broken:
         sys.exit("error: this worker is broken")
 
     def do(name: str) -> None:

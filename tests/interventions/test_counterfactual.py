@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from streamscope.aliases import folder_of
 from streamscope.cli.errors import InputError
 from streamscope.instruments.data import Prompts
 from streamscope.instruments.prompts import Suite, align, load_suite
@@ -16,7 +17,6 @@ from streamscope.interventions.patch import Patch, main
 from streamscope.interventions.patch.activations import attribute_pairs, patch_pairs, plan, spots
 from streamscope.interventions.patch.pairs import PatchPair, make_pairs
 from streamscope.models import load
-from streamscope.rooms import folder_of
 
 NAMES = {name for names in templates()["names"].values() for name in names}
 CITIES = dict(templates()["capitals"]["cities"])

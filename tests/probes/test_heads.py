@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
+from streamscope.aliases import folder_of
 from streamscope.instruments.table import Table
 from streamscope.models.hooks import run
 from streamscope.models.make import build
@@ -18,7 +19,6 @@ from streamscope.models.transformer import StreamTransformer
 from streamscope.probes.heads import Heads
 from streamscope.probes.heads.measure import SCORES, observed
 from streamscope.probes.probe import measure
-from streamscope.rooms import folder_of
 from streamscope.text.tokenizer import Tokenizer
 from tests.probes.planted import even, set_pattern, tables_of
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from streamscope import Documents, InputError, build
+from streamscope.aliases import folder_of
 from streamscope.instruments.observations import compare
 from streamscope.instruments.table import with_reasons
 from streamscope.models.hooks import Captures, run
@@ -19,7 +20,6 @@ from streamscope.probes import Specialization
 from streamscope.probes.roles import sinks_sentence
 from streamscope.probes.specialization import measure
 from streamscope.probes.specialization.measure import Sums, distances, observed, stream
-from streamscope.rooms import folder_of
 from streamscope.text.tokenizer import Tokenizer
 from tests.probes.planted import even, gpt2_and_bridge, tables_of
 

@@ -15,13 +15,13 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from streamscope.aliases import folder_of
 from streamscope.cli.disk import parse
 from streamscope.cli.errors import InputError, did_you_mean, near_files, reading, unknown
 from streamscope.instruments.prompts.alignment import Aligned, align, check_tokenizer, require_pairs
 from streamscope.instruments.prompts.counterfactual import SUITES, N, counterfactual_suite
 from streamscope.instruments.prompts.loaders import FORMATS, PAIRS
 from streamscope.instruments.prompts.suite import Order, Prompt, Suite, last_word, order_of
-from streamscope.rooms import folder_of
 from streamscope.text.corpus import is_records, records
 from streamscope.text.readers import check_content
 

@@ -15,10 +15,10 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from streamscope.aliases import folder_of
 from streamscope.cli.disk import write_text
 from streamscope.cli.errors import InputError
 from streamscope.instruments.prompts.suite import Prompt, Suite, check_space, last_word
-from streamscope.rooms import folder_of
 
 N = 200  # default number of prompts of a suite
 MOST = 2000  # repetitions in a row after which no new prompt is expected

@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from streamscope.aliases import folder_of
 from streamscope.cli.errors import InputError, did_you_mean, near_files, unknown
 from streamscope.cli.terminal import counted
-from streamscope.rooms import folder_of
 from streamscope.text.readers import json_lines, numbered_lines, strings
 
 FOLDER = folder_of("datasets") / "contrast"
@@ -41,7 +41,8 @@ class PromptSet:
     def only(self, places: Sequence[int]) -> "PromptSet":
         """Some of the encoded texts, by their places."""
         columns = ("texts", "lines", "tokens")
-        return replace(self, **{name: [getattr(self, name)[i] for i in places] for name in columns})
+        chosen: dict[str, Any] = {name: [getattr(self, name)[i] for i in places] for name in columns}
+        return replace(self, **chosen)
 
 
 def read_set(source: str) -> PromptSet:

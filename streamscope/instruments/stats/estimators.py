@@ -18,11 +18,12 @@ of those clustered by one kind alone: no interval is narrower than clustering by
 """
 
 import warnings
+from collections import namedtuple
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import combinations
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -319,11 +320,8 @@ def constant(values: np.ndarray) -> bool:
     return bool(np.ptp(values) <= 8 * np.finfo(float).eps * np.abs(values).max())
 
 
-class Rank(NamedTuple):
-    """p of a rank, and the smallest it can be; it can reject at α only if p_min ≤ α."""
-
-    p: float
-    p_min: float
+Rank = namedtuple("Rank", ("p", "p_min"))
+"""p of a rank, and the smallest it can be; it can reject at α only if p_min ≤ α."""
 
 
 def sign_flip(

@@ -1,6 +1,6 @@
 """Shares of hits: how many cases a head gets right, and whether it beats a rule on the same cases."""
 
-from typing import NamedTuple
+from collections import namedtuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -19,17 +19,10 @@ from streamscope.instruments.stats.estimators import (
 Z = float(ndtri(0.5 + CONFIDENCE / 2))
 
 
-class ProportionDifference(NamedTuple):
-    """Hits of one method minus hits of another on the same cases, as shares; p that they hit equally often."""
-
-    n: int
-    clusters: int
-    share: float
-    reference: float
-    difference: float
-    low: float
-    high: float
-    p: float
+ProportionDifference = namedtuple(
+    "ProportionDifference", ("n", "clusters", "share", "reference", "difference", "low", "high", "p")
+)
+"""Hits of one method minus hits of another on the same cases, as shares; p that they hit equally often."""
 
 
 def wilson(hits: np.ndarray, clusters: Clusters | None, inflation: float = 1.0) -> tuple[float, float]:
