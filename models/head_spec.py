@@ -57,7 +57,7 @@ def parse_layers(specs: Sequence[str], n_layers: int, option: str = "--layers") 
     for spec in specs:
         if (ends := re.fullmatch(r"(\d+)(?:-(\d+))?", spec, re.ASCII)) is None:
             raise InputError(f"{option} {spec}: give layers as 3 or 2-4")
-        layers.update(_range(f"{option} {spec}", "layer", *ends.groups(), n_layers))
+        layers.update(_range(f"{option} {spec}", "layer", ends[1], ends[2], n_layers))
     return sorted(layers)
 
 
