@@ -35,10 +35,8 @@ class Head(NamedTuple):
 
 def parse_heads(specs: str | Sequence[str], n_layers: int, n_heads: int, scores: Scores | None = None) -> list[Head]:
     """Parse to heads, sorted and without repetition. Raises `InputError` for a head that the model does not have."""
-    chosen: set[Head] = set()
-    for spec in [specs] if isinstance(specs, str) else specs:
-        chosen.update(_one(spec, n_layers, n_heads, scores or {}))
-    return sorted(chosen)
+    names = [specs] if isinstance(specs, str) else specs
+    return sorted({head for spec in names for head in _one(spec, n_layers, n_heads, scores or {})})
 
 
 def every_head(model: Any) -> list[Head]:
