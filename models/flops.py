@@ -6,15 +6,11 @@ A multiply-add counts as two. Only matrix products count, not norms, activations
 attention counts all n keys (4 n H d_h per layer), without subtracting the causal half.
 """
 
-from typing import TYPE_CHECKING
-
 from streamscope.models.layers.attention import HeadGate
 from streamscope.models.layers.hdpl import HdplProjection
 from streamscope.models.layers.hyper_mixing import HyperConnection
 from streamscope.models.layers.projections import Projection
-
-if TYPE_CHECKING:
-    from streamscope.models.transformer import StreamTransformer
+from streamscope.models.transformer import StreamTransformer
 
 PEAKS = {"H100": 989e12, "H200": 989e12, "A100": 312e12, "L40S": 362e12, "RTX 4090": 165e12}
 """Dense bf16 FLOPs per second of the tensor cores with fp32 accumulation, from NVIDIA's data sheets (SXM versions)."""
@@ -25,7 +21,7 @@ def peak_flops(device: str) -> float | None:
     return next((peak for name, peak in PEAKS.items() if name in device), None)
 
 
-def flops_per_token(model: "StreamTransformer", n: int | None = None) -> dict[str, int]:
+def flops_per_token(model: StreamTransformer, n: int | None = None) -> dict[str, int]:
     """Forward FLOPs per token of a sequence of n tokens (default: the context), by part: projections, scores and A V,
     the head (2 D V), gates, hyper-connections."""
     c = model.config
@@ -40,7 +36,7 @@ def flops_per_token(model: "StreamTransformer", n: int | None = None) -> dict[st
     return {part: flops for part, flops in out.items() if flops or part not in ("gates", "hyper-connections")}
 
 
-def training_flops_per_token(model: "StreamTransformer", n: int | None = None) -> dict[str, int]:
+def training_flops_per_token(model: StreamTransformer, n: int | None = None) -> dict[str, int]:
     """FLOPs of a training step per token, by part: three times the forward pass (one product forward, two backward, one
     of them for the gradient of the weight, which a frozen one does not need).
 

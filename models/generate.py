@@ -115,14 +115,10 @@ def _next(model: "StreamTransformer", rows: list[list[int]], memory: list[KeyVal
 
 def _penalised(logits: Tensor, rows: list[list[int]], penalty: float) -> Tensor:
     """Logits [B, V] after the repetition penalty (Keskar et al. 2019, CTRL)."""
-    if penalty == 1:
-        return logits
-    logits = logits.clone()
+    occurred = torch.zeros_like(logits, dtype=torch.bool)
     for i, row in enumerate(rows):
-        ids = torch.tensor(sorted(set(row)))
-        x = logits[i, ids]
-        logits[i, ids] = torch.where(x > 0, x / penalty, x * penalty)
-    return logits
+        occurred[i, row] = True
+    return torch.where(occurred, torch.where(logits > 0, logits / penalty, logits * penalty), logits)
 
 
 def check_room(model: "StreamTransformer", prompt: str, tokens: int) -> None:

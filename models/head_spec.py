@@ -35,10 +35,8 @@ class Head(NamedTuple):
 
 def parse_heads(specs: str | Sequence[str], n_layers: int, n_heads: int, scores: Scores | None = None) -> list[Head]:
     """Parse to heads, sorted and without repetition. Raises `InputError` for a head that the model does not have."""
-    chosen: set[Head] = set()
-    for spec in [specs] if isinstance(specs, str) else specs:
-        chosen.update(_one(spec, n_layers, n_heads, scores or {}))
-    return sorted(chosen)
+    names = [specs] if isinstance(specs, str) else specs
+    return sorted({head for spec in names for head in _one(spec, n_layers, n_heads, scores or {})})
 
 
 def every_head(model: Any) -> list[Head]:
@@ -57,7 +55,7 @@ def parse_layers(specs: Sequence[str], n_layers: int, option: str = "--layers") 
     for spec in specs:
         if (ends := re.fullmatch(r"(\d+)(?:-(\d+))?", spec, re.ASCII)) is None:
             raise InputError(f"{option} {spec}: give layers as 3 or 2-4")
-        layers.update(_range(f"{option} {spec}", "layer", *ends.groups(), n_layers))
+        layers.update(_range(f"{option} {spec}", "layer", ends[1], ends[2], n_layers))
     return sorted(layers)
 
 

@@ -101,9 +101,7 @@ def override(config: T, changes: dict[str, Any], where: str = "") -> T:
     new: dict[str, Any] = {}
     for name, value in fields.items():
         old, part = getattr(config, name), _value(hints[name], value, f"{where}{name}")
-        if (
-            isinstance(value, str) and isinstance(old, c.Part) and isinstance(part, c.Part)
-        ):  # keeps what both kinds have
+        if isinstance(value, str) and isinstance(old, c.Part) and isinstance(part, c.Part):  # what both have stays
             shared = {f.name for f in dataclasses.fields(old)} & {f.name for f in dataclasses.fields(part)}
             part = dataclasses.replace(part, **{name: getattr(old, name) for name in shared})
         new[name] = part

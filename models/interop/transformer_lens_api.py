@@ -14,11 +14,10 @@ from streamscope.cli.errors import InputError, Undefined, unknown
 from streamscope.models.config import Alibi, FrozenToken, Hyper, Learned, ModelConfig, Rope
 from streamscope.models.hooks import ObservePoint, OnDemand, capture, eager_block, match, time_axes
 from streamscope.models.interop.transformer_lens_core import FactoredMatrix, Slice, lm_cross_entropy_loss
+from streamscope.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from transformer_lens.model_bridge.composition_scores import CompositionScores
-
-    from streamscope.text.tokenizer import Tokenizer
 
 POSITION_NAMES = {Learned: "standard", Rope: "rotary", Alibi: "alibi"}
 FLAT = ("n_layers", "n_heads", "d_model", "d_head", "d_mlp", "d_vocab", "n_ctx")
@@ -107,7 +106,7 @@ class LensMixin:
     """
 
     config: ModelConfig
-    tokenizer: "Tokenizer | None"
+    tokenizer: Tokenizer | None
     hook_dict: dict[str, Any]
 
     W_E, W_U = property(attrgetter("embed.W_E")), property(attrgetter("unembed.W_U"))
@@ -385,7 +384,7 @@ class LensMixin:
             self(tokens, return_type=None)  # type: ignore[operator]
         return torch.stack([captured[name] for name in names], dim=1)
 
-    def _text(self) -> "Tokenizer":
+    def _text(self) -> Tokenizer:
         if self.tokenizer is None:
             raise InputError("this model has no tokenizer: pass token ids, or load a run with a tokenizer")
         return self.tokenizer

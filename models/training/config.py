@@ -201,18 +201,14 @@ class Phase:
 
 def phases_of(spec: str | None) -> list[Phase]:
     """The phases of `--phases`; [] for None. Raises `InputError` unless they are STEPS:BATCHxCONTEXT[:W/W…], …"""
-    phases: list[Phase] = []
+    whole, weight, phases = r"0*[1-9]\d*", r"(?:\d+\.?\d*|\.\d+)(?:e-?\d+)?", list[Phase]()
+    form = rf"\s*({whole}):({whole})x({whole})(?::({weight}(?:/{weight})*))?\s*"
     for text in spec.split(",") if spec is not None else ():
-        match = re.fullmatch(r"\s*(\d+):(\d+)x(\d+)(?::([\d./e-]+))?\s*", text, re.ASCII)
-        try:
-            if match is None:
-                raise ValueError
-            steps, batch, n_ctx = (int(number) for number in match.groups()[:3])
-            weights = tuple(float(weight) for weight in match[4].split("/")) if match[4] else None
-            if min(steps, batch, n_ctx) < 1 or (weights and (min(weights) < 0 or not 0 < sum(weights) < math.inf)):
-                raise ValueError
-        except ValueError:
-            raise InputError(f"--phases {text!r}: write STEPS:BATCHxCONTEXT, perhaps with :WEIGHT/WEIGHT") from None
+        match = re.fullmatch(form, text, re.ASCII)
+        weights = tuple(map(float, match[4].split("/"))) if match and match[4] else None
+        if match is None or (weights and not 0 < sum(weights) < math.inf):
+            raise InputError(f"--phases {text!r}: write STEPS:BATCHxCONTEXT, perhaps with :WEIGHT/WEIGHT")
+        steps, batch, n_ctx = map(int, match.groups()[:3])
         phases.append(Phase(sum(phase.steps for phase in phases), steps, batch, n_ctx, weights))
     return phases
 

@@ -159,7 +159,7 @@ class Reader(Run):
     def _skip(self, *_: Any, **__: Any) -> Any: ...
 
     open_metrics = log = log_rows = save_model = save_final = finish = _skip
-    locked = nullcontext
+    locked: Any = nullcontext
 
 
 def check_startable(folder: Path) -> None:

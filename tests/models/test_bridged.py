@@ -151,7 +151,7 @@ def test_commands_take_its_folder(theirs: tuple[Bridged, Any], tmp_path: Path, m
     assert rounded.tolist() == pytest.approx(exact.tolist(), rel=0.02) and (rounded != exact).all()
     with pytest.raises(InputError, match="has no segment|reads our modules"):
         INSTRUMENTS["hydra"](heads=("L4.*",)).measure("hf:sharded")
-    with pytest.raises(InputError, match="family 'gptj'; only instruments read others than gpt2, "):
+    with pytest.raises(InputError, match="only instruments read the family 'gptj'; converted are gpt2, "):
         convert(tmp_path / "sharded", tmp_path / "run")
 
 

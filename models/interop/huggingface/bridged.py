@@ -10,8 +10,8 @@ Hooks have TransformerLens' names, and every edit costs a pass of the whole mode
 import warnings
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -39,17 +39,8 @@ def _not_ours(family: str, name: str) -> Undefined:
     )
 
 
-@dataclass(frozen=True)
-class Shape:
+class Shape(SimpleNamespace):
     """The sizes that instruments read of every configuration, under our names."""
-
-    name: str
-    n_layers: int
-    n_heads: int
-    d_model: int
-    d_head: int
-    d_vocab: int
-    n_ctx: int
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -107,8 +98,8 @@ class Bridged(CleanCopies, TransformerBridge):
 
     @property
     def config(self) -> Shape:
-        c = self.cfg
-        return Shape(self.family, c.n_layers, c.n_heads, c.d_model, c.d_head, c.d_vocab, c.n_ctx)
+        sizes = ("n_layers", "n_heads", "d_model", "d_head", "d_vocab", "n_ctx")
+        return Shape(name=self.family, **{size: getattr(self.cfg, size) for size in sizes})
 
     @property
     def logit_scale(self) -> float:

@@ -96,7 +96,7 @@ def read_config(folder: Path) -> tuple[ModelConfig, Family]:
     path, fields = _their_config(folder)
     kind = str(fields.get("model_type"))
     if kind not in FAMILIES:
-        raise InputError(f"{path} is of the family {kind!r}; only instruments read others than {', '.join(FAMILIES)}")
+        raise InputError(f"{path}: only instruments read the family {kind!r}; converted are {', '.join(FAMILIES)}")
     family = FAMILIES[kind]
     refuse_codes(path, fields)
     with reading(path, REMEDY):

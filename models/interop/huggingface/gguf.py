@@ -12,7 +12,7 @@ import re
 import struct
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -50,29 +50,19 @@ WITHOUT_EFFECT = {"expert_count": 0, "expert_used_count": 0}
 ROPE = "rope.scaling."  # beginning of the fields that are the rule of rotary positions
 
 
-@dataclass(frozen=True)
-class Architecture:
-    """How files of an architecture differ from others."""
-
-    family: str
-    """The `model_type` of the library."""
-    paired: bool = False
-    """Whether rows of queries and keys are stored in pairs (RoPE's other layout)."""
-    more: Mapping[str, str] = field(default_factory=dict)
-    """Further fields, and their names in config.json."""
-    largest: int = 0
-    """Gemma: layers of its largest model, whose scores are scaled by the width over the heads."""
-
-
+ARCHITECTURES = {
+    "llama": "llama", "qwen2": "qwen2", "qwen3": "qwen3", "smollm3": "smollm3", "olmo2": "olmo2", "phi3": "phi3",
+    "gemma2": "gemma2", "gemma3": "gemma3_text",
+}  # fmt: skip
+"""Architectures that are read, and the `model_type` of the library."""
+PAIRED = ("llama", "smollm3")
+"""Those that store rows of queries and keys in pairs (RoPE's other layout)."""
 WINDOW = {"attention.sliding_window": "sliding_window"}
 CAPS = {f"{part}_logit_softcapping": f"{part}_logit_softcapping" for part in ("attn", "final")}
-ARCHITECTURES = {
-    "llama": Architecture("llama", paired=True), "qwen2": Architecture("qwen2"), "qwen3": Architecture("qwen3"),
-    "smollm3": Architecture("smollm3", paired=True), "olmo2": Architecture("olmo2"),
-    "phi3": Architecture("phi3", more=WINDOW), "gemma2": Architecture("gemma2", more=WINDOW | CAPS, largest=46),
-    "gemma3": Architecture("gemma3_text", more=WINDOW | CAPS, largest=62),
-}  # fmt: skip
-"""Architectures that are read."""
+MORE = {"phi3": WINDOW, "gemma2": WINDOW | CAPS, "gemma3": WINDOW | CAPS}
+"""Further fields, and their names in config.json."""
+LARGEST = {"gemma2": 46, "gemma3": 62}
+"""Layers of Gemma's largest models, whose scores are scaled by the width over the heads."""
 SPLIT_DIGITS = (pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False))
 LLAMA3 = (  # the words of Llama 3; those of Qwen 2 have single digits
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
@@ -261,14 +251,13 @@ class Weights:
     """The tensors of a file under the `names` of the transformers library; those without such a name keep theirs."""
 
     def __init__(self, file: Gguf, names: Iterable[str], config: Mapping[str, Any]) -> None:
-        package, self.file, self.config = _package(), file, config
+        package, self.file, self.config, self.kind = _package(), file, config, _architecture(file)
         kinds = {name: kind for kind, name in package.MODEL_ARCH_NAMES.items()}
-        table = package.get_tensor_name_map(kinds[_architecture(file)], config["num_hidden_layers"])
+        table = package.get_tensor_name_map(kinds[self.kind], config["num_hidden_layers"])
         gguf_names = {name: table.get_name(name, try_suffixes=(".weight", ".bias")) for name in names}
         self.names = {name: gguf_name for name, gguf_name in gguf_names.items() if gguf_name in file.tensors}
         extra = file.tensors.keys() - self.names.values() - {"rope_freqs.weight"}
         self.names |= {name: name for name in sorted(extra)}
-        self.how = ARCHITECTURES[_architecture(file)]
 
     def keys(self) -> list[str]:
         return list(self.names)
@@ -276,10 +265,10 @@ class Weights:
     def get_tensor(self, name: str) -> Tensor:
         """A tensor as the library has it: rows of queries and keys by halves, not in pairs; γ − 1 of Gemma's norms."""
         x = tensor(self.file, self.names[name])
-        if self.how.largest and "norm" in name:
+        if self.kind in LARGEST and "norm" in name:
             return x - 1
         for part, heads in (("q_proj", "num_attention_heads"), ("k_proj", "num_key_value_heads")):
-            if part in name and self.how.paired:
+            if part in name and self.kind in PAIRED:
                 if (n := self.config[heads]) < 1 or len(x) % (2 * n):
                     raise InputError(f"{self.file.path}: {name} has {len(x)} rows, which {n} heads cannot share")
                 x = x.unflatten(0, (n, -1, 2)).transpose(1, 2).flatten(0, 2)
@@ -298,11 +287,11 @@ def their_config(file: Gguf) -> dict[str, Any]:
     kind = _architecture(file)
     start = f"{kind}."
     kind_fields = {name: _of_all_layers(file, name) for name in file.fields if name.startswith(start)}
-    file, architecture = replace(file, fields={**file.fields, **kind_fields}), ARCHITECTURES[kind]
+    file = replace(file, fields={**file.fields, **kind_fields})
     values = {name.removeprefix(start): x for name, x in kind_fields.items()}
     values = {name: x for name, x in values.items() if WITHOUT_EFFECT.get(name) != x}
     scaling = {name.removeprefix(ROPE): values.pop(name) for name in list(values) if name.startswith(ROPE)}
-    fields = {**FIELDS, **architecture.more}
+    fields = FIELDS | MORE.get(kind, {})
     if unknown := sorted(values.keys() - fields.keys() - set(READ_TOO)):
         raise InputError(f"{file.path}: {kind}.{unknown[0]} is not supported; {HOW}")
     if "token_embd.weight" not in file.tensors:
@@ -321,11 +310,11 @@ def their_config(file: Gguf) -> dict[str, Any]:
         config["partial_rotary_factor"] = values.get("rope.dimension_count", width) / max(1, width)
     if kind in ("phi3", "gemma3"):
         config["sliding_window"] = config.get("sliding_window") or None  # Phi-4 has 0, and Gemma 2 the class's default
-    if architecture.largest:
+    if kind in LARGEST:
         wide = config["hidden_size"] // config["num_attention_heads"]
-        config["query_pre_attn_scalar"] = wide if config["num_hidden_layers"] == architecture.largest else width
+        config["query_pre_attn_scalar"] = wide if config["num_hidden_layers"] == LARGEST[kind] else width
     config |= {
-        "model_type": architecture.family, "vocab_size": file.tensors["token_embd.weight"].shape[0],
+        "model_type": ARCHITECTURES[kind], "vocab_size": file.tensors["token_embd.weight"].shape[0],
         "hidden_act": "silu", "tie_word_embeddings": "output.weight" not in file.tensors,
         "attention_bias": "blk.0.attn_output.bias" in file.tensors, "mlp_bias": "blk.0.ffn_up.bias" in file.tensors,
     }  # fmt: skip
