@@ -271,7 +271,9 @@ def _summary(values: Observations, estimates: Estimates, curve: Table, flat: str
         undefined = note(reasons | dict.fromkeys(blank, "not of a circuit"))
         rows.append({"measure": name, "unit": "nats", **numbers, **blank, "undefined": undefined})
     drawn = np.flatnonzero(ranking_of == "random")
-    for name, ranking, statistic in SUMMARY:
+    for name, ranking, statistic in (
+        ("CPR: area under f", "score", worth.cpr), ("CMD: area of |1 − f|", "size", worth.cmd),
+    ):  # fmt: skip
         ranked_cells = np.flatnonzero(ranking_of == ranking)
         row, lost = {"measure": name, "unit": "share of the effect"}, dict[str, str]()
         for column, indices, g in (("value", ranked_cells, statistic), ("random", drawn, statistic),
@@ -309,12 +311,6 @@ def _over_random(statistic: Any) -> Any:
         return np.asarray(own - statistic(*others, axis))
 
     return difference
-
-
-SUMMARY = (
-    ("CPR: area under f", "score", worth.cpr),
-    ("CMD: area of |1 − f|", "size", worth.cmd),
-)
 
 
 def relate(result: Result) -> dict[str, Table]:
