@@ -275,12 +275,14 @@ def _summary(values: Observations, estimates: Estimates, curve: Table, flat: str
         ("CPR: area under f", "score", worth.cpr), ("CMD: area of |1 − f|", "size", worth.cmd),
     ):  # fmt: skip
         ranked_cells = np.flatnonzero(ranking_of == ranking)
-        row, lost = {"measure": name, "unit": "share of the effect"}, dict[str, str]()
+        rows.append({"measure": name, "unit": "share of the effect"})
+        lost = dict[str, str]()
         for column, indices, g in (("value", ranked_cells, statistic), ("random", drawn, statistic),
                                    ("difference", np.r_[ranked_cells, drawn], _over_random(statistic))):  # fmt: skip
             numbers, reasons = _interval(column, values, indices, g, flat)
-            row, lost = row | numbers, lost | reasons
-        rows.append({**row, "undefined": note(lost)})
+            rows[-1] |= numbers
+            lost |= reasons
+        rows[-1]["undefined"] = note(lost)
     whole, lost = share_for_whole(curve.frame, curve.missing)
     return Table.noted(pd.DataFrame([*rows, {**whole, "undefined": note(lost)}]), SUMMARY_COLUMNS, title)
 
