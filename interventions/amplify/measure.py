@@ -34,7 +34,7 @@ from streamscope.cli.errors import InputError
 from streamscope.cli.terminal import counted
 from streamscope.instruments.contract import Progress, title_of
 from streamscope.instruments.data import Documents, Opened
-from streamscope.instruments.observations import Estimates, Measure, Observations, each, joined
+from streamscope.instruments.observations import Estimates, Measure, Observations, each, head_cells, joined
 from streamscope.instruments.table import HEAD, Table, counts, described, key, number, quantity
 from streamscope.interventions.amplify import Amplify
 from streamscope.interventions.changes import TOKENS, Change, Effects, effect_table, measure_changes
@@ -161,24 +161,20 @@ def observe(options: Amplify, model: Any, data: Opened, progress: Progress) -> E
     if len(up := [i for i, alpha in enumerate(alphas, 1) if alpha >= 1]) > 1:
         effects.blocks["areas"] = areas([alphas[i - 1] for i in up], block.total[up], block.sizes[0], units)
         effects.contrasts["areas"] = each("area", effects.blocks["areas"].cells, null=None)
-    every: list[dict[str, Any]] = [
-        {"alpha": alpha, "head": f"L{layer}.H{head}", "layer": layer, "index": head}
-        for alpha in alphas for layer, head in every_head(model)
-    ]  # fmt: skip
+    of_heads = pd.concat([head_cells(model).assign(alpha=alpha) for alpha in alphas], ignore_index=True)[[*KEYS]]
     first = min((head.layer for head in heads), default=0)  # up to this layer the most attended key never changes
     units = units.iloc[list(measured)].reset_index(drop=True)
     for name, measure in ATTENTION.items():
-        sums = patterns[name]
+        sums = patterns[name]  # [alphas, layers, heads, documents]
         later = sums[:, first + 1 :] if name == "unchanged" else sums
         mean = later.mean((1, 2)) if later.shape[1] else sums.mean((1, 2))
-        for block, rows, totals in ((name, [{"alpha": a} for a in alphas], mean), (f"heads-{name}", every, sums)):
-            ordered = [row.get("layer", first if not later.shape[1] else cfg.n_layers) <= first for row in rows]
-            reasons = [
-                BASELINE if row["alpha"] == 1 else SAME_ORDER if same else ""
-                for row, same in zip(rows, ordered, strict=True)
-            ]
-            effects.add(measure, pd.DataFrame(rows), units, totals.reshape(len(rows), -1), queries, block=block,
-                        quantity=name, null=None, missing=reasons if name == "unchanged" else "")  # fmt: skip
+        for label, cells, totals, same_order in (
+            (name, pd.DataFrame({"alpha": alphas}), mean, not later.shape[1]),
+            (f"heads-{name}", of_heads, sums, of_heads["layer"] <= first),
+        ):
+            reasons = np.where(cells["alpha"] == 1, BASELINE, np.where(same_order, SAME_ORDER, "")).tolist()
+            effects.add(measure, cells, units, totals.reshape(len(cells), -1), queries, block=label, quantity=name,
+                        null=None, missing=reasons if name == "unchanged" else "")  # fmt: skip
     if options.prompt:
         samples = continuations(model, options.prompt, sweep, tokens=options.sample_tokens, seed=options.seed)
         effects.extra["samples"] = pd.DataFrame({"alpha": alphas, "sample": samples})

@@ -271,14 +271,18 @@ def _summary(values: Observations, estimates: Estimates, curve: Table, flat: str
         undefined = note(reasons | dict.fromkeys(blank, "not of a circuit"))
         rows.append({"measure": name, "unit": "nats", **numbers, **blank, "undefined": undefined})
     drawn = np.flatnonzero(ranking_of == "random")
-    for name, ranking, statistic in SUMMARY:
+    for name, ranking, statistic in (
+        ("CPR: area under f", "score", worth.cpr), ("CMD: area of |1 − f|", "size", worth.cmd),
+    ):  # fmt: skip
         ranked_cells = np.flatnonzero(ranking_of == ranking)
-        row, lost = {"measure": name, "unit": "share of the effect"}, dict[str, str]()
+        rows.append({"measure": name, "unit": "share of the effect"})
+        lost = dict[str, str]()
         for column, indices, g in (("value", ranked_cells, statistic), ("random", drawn, statistic),
                                    ("difference", np.r_[ranked_cells, drawn], _over_random(statistic))):  # fmt: skip
             numbers, reasons = _interval(column, values, indices, g, flat)
-            row, lost = row | numbers, lost | reasons
-        rows.append({**row, "undefined": note(lost)})
+            rows[-1] |= numbers
+            lost |= reasons
+        rows[-1]["undefined"] = note(lost)
     whole, lost = share_for_whole(curve.frame, curve.missing)
     return Table.noted(pd.DataFrame([*rows, {**whole, "undefined": note(lost)}]), SUMMARY_COLUMNS, title)
 
@@ -309,12 +313,6 @@ def _over_random(statistic: Any) -> Any:
         return np.asarray(own - statistic(*others, axis))
 
     return difference
-
-
-SUMMARY = (
-    ("CPR: area under f", "score", worth.cpr),
-    ("CMD: area of |1 − f|", "size", worth.cmd),
-)
 
 
 def relate(result: Result) -> dict[str, Table]:

@@ -65,7 +65,11 @@ class Run:
     entering: Tensor | None = None
     """X before attention of the layer, which a parallel FFN reads."""
     excess: Float[Tensor, "B S T D"] | None = None
-    """out − other of the senders so far, from the first patched reader on."""
+    """out − other of the senders so far, where there is another run."""
+
+    def __post_init__(self) -> None:
+        if self.other is not None and self.excess is None:
+            self.excess = self.out - self.other
 
     def finish(self) -> "Run":
         while self.stage < 2 * self.model.config.n_layers:
@@ -147,17 +151,12 @@ class Run:
             return inputs
         if self.patched is None:
             return base
-        M, E = self.patched[..., prior_senders, readers].mT.to(x.dtype), self._excess(prior_senders)
+        assert self.excess is not None
+        M, E = self.patched[..., prior_senders, readers].mT.to(x.dtype), self.excess[:, prior_senders]
         if self.stage not in self.coefficients:
             return base - (M @ E.flatten(2)).unflatten(2, x.shape[1:])
         M = (M if M.ndim == 2 else M[:, None]) * self.coefficients[self.stage][:, :, None]
         return base - (M @ E.transpose(1, 2)).transpose(1, 2)
-
-    def _excess(self, prior_senders: slice) -> Float[Tensor, "B S T D"]:
-        assert self.other is not None
-        if self.excess is None:
-            self.excess = self.out - self.other
-        return self.excess[:, prior_senders]
 
     def _mixing_input(self, prior_senders: slice) -> Float[Tensor, "B T N D"]:
         if self.split:
@@ -166,11 +165,11 @@ class Run:
         reader = self.graph.mixing_at(self.stage)
         if self.shifted is not None and self.shifted[0] == reader:
             return self.X + self.shifted[1]
-        if self.patched is None:
+        if self.patched is None or self.excess is None:
             return self.X
         M = self.patched[..., prior_senders, reader].to(self.X.dtype)
         M = M if M.ndim == 1 else M[:, None]
-        return self.X - (self.shares[self.stage] * M[..., None]).mT @ self._excess(prior_senders).transpose(1, 2)
+        return self.X - (self.shares[self.stage] * M[..., None]).mT @ self.excess[:, prior_senders].transpose(1, 2)
 
     def _mlp(self, block: Block, x: Tensor, prior_senders: slice) -> tuple[Tensor, Tensor]:
         x = self._read(x, prior_senders, self.graph.read_at(self.stage))[:, 0]
@@ -240,19 +239,12 @@ def heads_of(block: Block, x: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Ten
         q, k = attn.hook_q(q), attn.hook_k(k)
     else:
         q, k = attn.split_heads("q", q), attn.split_heads("k", k)
-    v = attn.split_heads("v", v)
-    return q, k, v, gate_of(attn, q, normed.get("g", normed["q"]))
-
-
-def gate_of(attn: Attention, q: Tensor, x: Float[Tensor, "B heads T D"]) -> Tensor | None:
-    """The head gates from queries, and for a gate with its own input from that of each head, normed."""
-    if attn.gate is None:
-        return None
-    if attn.gate.spec.source == "query":
-        return attn.gate(q, x[:, 0], x[:, 0])
-    flat = x.flatten(0, 1)
-    g = attn.gate(q, flat, flat).unflatten(0, x.shape[:2])  # [B, heads, T, H, O]
-    return g[:, 0] if x.shape[1] == 1 else g.diagonal(dim1=1, dim2=3).movedim(-1, 2)
+    v, gate, x_g = attn.split_heads("v", v), attn.gate, normed.get("g", normed["q"])
+    if gate is None or gate.spec.source == "query":
+        return q, k, v, None if gate is None else gate(q, x_g[:, 0], x_g[:, 0])
+    flat = x_g.flatten(0, 1)
+    g = gate(q, flat, flat).unflatten(0, x_g.shape[:2])  # [B, heads, T, H, O]
+    return q, k, v, g[:, 0] if x_g.shape[1] == 1 else g.diagonal(dim1=1, dim2=3).movedim(-1, 2)
 
 
 def _normed(block: Block, name: str, x: Float[Tensor, "B heads T D"]) -> Float[Tensor, "B heads T D"]:

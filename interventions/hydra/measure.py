@@ -84,12 +84,11 @@ def decompose(
     model: StreamTransformer, task: Task, groups: Sequence[Group], *, progress: Callable[[Iterable], Iterable] = iter
 ) -> list[Decomposition]:
     """The effect of ablating each group on each case of a task scored by a token. Raises `InputError` for tasks of
-    sentences, whose log-odds are not one logit difference, and for output projections that are not linear."""
+    sentences, whose log-odds are not one logit difference."""
     if task.rule != "token":
         raise InputError(
             f"task {task.name!r} scores whole sentences, but a direct effect belongs to one position: use another task"
         )
-    check_heads(model)
     reads, sweep = task.reads, [scale_heads(g.heads, 0.0) for g in groups]
     log_p = answer_log_probs(model, reads.tokens, reads.positions, reads.ids, sweep, progress=progress)
     odds = log_p[..., 0] - log_p[..., 1]

@@ -184,11 +184,13 @@ def leverage(run: Blocks, control: Blocks, within: tuple[float, float]) -> Table
                             total=np.concatenate([x, y]), size=1.0)  # fmt: skip
             interval = observations.bootstrap(joint, range(len(joint.cells)), partial(range_ratio, len(x)))
             numbers, reasons = observations.interval_columns("leverage", interval)
-            row = {"range": float(np.ptp(x.mean(1))), "control_range": float(np.ptp(y.mean(1)))}
-            if row["control_range"] <= block.measure.resolution:
+            if (control_range := float(np.ptp(y.mean(1)))) <= block.measure.resolution:
                 numbers, reasons = dict.fromkeys(numbers, NAN), dict.fromkeys(numbers, CONTROL_CONSTANT)
-            row |= {**numbers, "n": interval[0]["n"], "clusters": interval[0]["clusters"], "undefined": note(reasons)}
-            rows.append({"measure": name, "task": task, "group": group, **row})
+            rows.append({
+                "measure": name, "task": task, "group": group, "range": np.ptp(x.mean(1)),
+                "control_range": control_range, **numbers, "n": interval[0]["n"], "clusters": interval[0]["clusters"],
+                "undefined": note(reasons),
+            })  # fmt: skip
     return Table.noted(pd.DataFrame(rows), LEVERAGE, "Leverage: control range of the model divided by its control's")
 
 

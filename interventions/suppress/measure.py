@@ -253,10 +253,9 @@ def tables(options: Suppress, data: InstrumentData, estimates: Mapping[str, Esti
     effects = effects.assign(**pd.DataFrame(sizes))
 
     draws, no_draws = all_estimates.where(quantity="drawn").wide(KEYS)
-    draws = draws.rename(columns={"drawn": "delta"})
     selected, keys = all_estimates.where(quantity="delta", group="selected", **at_hard).frame, ["measure", "selection"]
-    of_selected = selected.set_index(keys)["value"]
-    draws["selected"] = of_selected.reindex(pd.MultiIndex.from_frame(draws[keys])).to_numpy()
+    of_selected = selected[[*keys, "value"]].rename(columns={"value": "selected"})
+    draws = draws.rename(columns={"drawn": "delta"}).merge(of_selected, how="left", on=keys)
     no_draws = {(row, "delta"): reason for (row, _), reason in no_draws.items()}
     no_draws |= {(int(row), "selected"): controls.REASON for row in np.flatnonzero(draws["selected"].isna())}
 

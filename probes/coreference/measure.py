@@ -42,13 +42,13 @@ def attention(options: Coreference, captures: Captures, query: RoleQuery) -> Rol
     others = [[span for role, span in spans.items() if role not in ("query", "target")]
               for spans in query.aligned.positions]  # fmt: skip
     targets = [spans["target"] for spans in query.aligned.positions]
+    pairs = list(zip(targets, others, strict=True))
     rules: dict[str, list[Any]] = {
         "chance": [1 / (1 + len(spans)) for spans in others],
-        "recency": [all(target > span for span in spans) for target, spans in zip(targets, others, strict=True)],
-        "first_mention": [all(target < span for span in spans) for target, spans in zip(targets, others, strict=True)],
-        "longest": [all((len(target), target) > (len(span), span) for span in spans)
-                    for target, spans in zip(targets, others, strict=True)],
-    }  # fmt: skip
+        "recency": [all(target > span for span in spans) for target, spans in pairs],
+        "first_mention": [all(target < span for span in spans) for target, spans in pairs],
+        "longest": [all((len(target), target) > (len(span), span) for span in spans) for target, spans in pairs],
+    }
     if options.domain == "keys":
         rules["chance"] = [len(target) / (q + 1) for target, q in zip(targets, query.aligned.queries, strict=True)]
 

@@ -18,7 +18,7 @@ Source: nostalgebraist 2020; Elhage et al. 2021; Wang et al. 2022 for the logit 
 from typing import Any, ClassVar
 
 from streamscope.instruments.command import main_of
-from streamscope.instruments.contract import Instrument, instrument, need_parts
+from streamscope.instruments.contract import Instrument, instrument
 from streamscope.instruments.data import Tasks
 from streamscope.instruments.figures import HeadMap, Intervals
 
@@ -31,10 +31,6 @@ class DirectLogitAttribution(Instrument):
                   title="What each part of the model writes towards the answer"),
     )  # fmt: skip
     planted: ClassVar = "tests/probes/test_direct_logit_attribution.py::test_a_planted_copier_writes_what_it_is_set_to"
-
-    def check(self, model: Any) -> None:
-        need_parts(model, self.name)
-        self.body().check_heads(model)
 
     @staticmethod
     def body() -> Any:

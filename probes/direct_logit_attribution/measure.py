@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from streamscope.cli.errors import InputError
-from streamscope.instruments.contract import InstrumentData, Progress, title_of
+from streamscope.instruments.contract import InstrumentData, Progress, need_parts, title_of
 from streamscope.instruments.data import Opened, Tasks
 from streamscope.instruments.observations import Contrast, Estimates, Measure
 from streamscope.instruments.open_data import task_block
@@ -17,9 +17,13 @@ from streamscope.probes.direct_logit_attribution import DirectLogitAttribution
 from streamscope.probes.direct_logit_attribution.contributions import check_heads, contributions, directions
 from streamscope.probes.direct_logit_attribution.contributions import observe as one_pass
 
-__all__ = ["check_heads", "observe", "tables"]
 UNIT = "nats, answer − foil"
 LOGITS = Measure(name="logit difference", unit=UNIT, resolution=1e-6)
+
+
+def check(options: DirectLogitAttribution, model: Any) -> None:
+    need_parts(model, options.name)
+    check_heads(model)
 
 
 def observe(options: DirectLogitAttribution, model: Any, data: Opened, progress: Progress) -> InstrumentData:

@@ -35,7 +35,6 @@ def maps_of(options: LogitLens, model: Any) -> dict[int, Map]:
 
 
 def check(options: LogitLens, model: Any) -> None:
-    """Raise `InputError` for a file of lenses that is not this model's, or lacks a layer."""
     maps_of(options, model)
 
 

@@ -98,14 +98,17 @@ def tables(options: Pds, data: InstrumentData, estimates: Mapping[str, Estimates
     threshold = data.about.get("threshold", FIXED if options.threshold is None else options.threshold)
     frame["threshold"] = mean_plus_sd(frame) if threshold == "own" else float(threshold)
     frame["over"] = frame["pds"] > frame["threshold"]
-    title, by_layer = data.about["title"], layers(frame)
-    n_over, over_first = frame["over"].sum(), by_layer["over_first"].sum()
+    title, prefers_first = data.about["title"], frame["over"] & (frame["difference"] < 0)
+    parts = {"over": ("over", "sum"), "over_first": ("over_first", "sum"), "heads": ("pds", "size")}
+    by_layer = frame.assign(over_first=prefers_first).groupby("layer")
+    of_layers = by_layer.agg(**parts, max=("pds", "max"), mean=("pds", "mean")).reset_index()
+    n_over, over_first = frame["over"].sum(), prefers_first.sum()
     description = "PDS per head" + (", mean over pairs of |last − first|" if options.per_pair else "")
     words = f"threshold {frame['threshold'][0]:.4f} ({data.about['rule']}): {n_over} heads above it"
     words += f", {n_over - over_first} for the last noun and {over_first} for the first" if n_over else ""
     output = {
         "heads": Table(frame, HEADS, missing, f"{title}; {description}", "pds"),
-        "layers": Table(by_layer, LAYERS, {}, words),
+        "layers": Table(of_layers, LAYERS, {}, words),
     }
     if "categories" in estimates:
         frame, missing = _heads(options, estimates["categories"], "category")
@@ -179,11 +182,3 @@ def mean_plus_sd(summary: pd.DataFrame) -> float:
     if len(summary) < 2:
         raise InputError(f"μ+σ needs at least two heads, the model has {len(summary)}; give a number as --threshold")
     return float(summary["pds"].mean() + summary["pds"].std(ddof=1))
-
-
-def layers(summary: pd.DataFrame) -> pd.DataFrame:
-    """Per layer: heads over the threshold, how many of them prefer the first noun, largest and mean PDS (LFA Table 4,
-    Figure 1)."""
-    by_layer = summary.assign(over_first=summary["over"] & (summary["difference"] < 0)).groupby("layer")
-    parts = {"over": ("over", "sum"), "over_first": ("over_first", "sum"), "heads": ("pds", "size")}
-    return by_layer.agg(**parts, max=("pds", "max"), mean=("pds", "mean")).reset_index()

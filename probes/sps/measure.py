@@ -59,29 +59,22 @@ def observe(options: Sps, model: Any, data: Opened, progress: Any = iter) -> Ins
     measure = Measure(name="SPS", unit=UNIT, resolution=roles.RESOLUTION)
     block = table.block(measure, ROLES, [opened.unit(name) for name in table.cases["id"]])
     title = f"{title_of(model)} on {opened.title()}{roles.left_out(query, 'target and distractor')}"
-    blocks, head_contrasts = {"sps": block}, {"sps": contrasts(table)}
-    groups = roles.groups_of(opened.cases())
-    if len(groups) > 1:
-        by_head = [c for c in head_contrasts["sps"] if c.labels["level"] != "layers"]
-        blocks["categories"], head_contrasts["categories"] = roles.by_category(block, by_head, groups)
-    blocks["best"], head_contrasts["best"], best = roles.best_heads(table, block, groups, "sps")
-    return InstrumentData(blocks, head_contrasts, {"title": f"{title}; {options.attention} attention"}, extra=best)
-
-
-def contrasts(table: RoleTable) -> list[Contrast]:
-    """Every role and the SPS of all heads, of those of each layer, and of each head."""
-    heads = table.heads
+    heads, blocks, contrasts = table.heads, {"sps": block}, {"sps": list[Contrast]()}
     levels = {
         "all": [({"head": "all", "layer": -1, "index": -1}, list(heads.index))],
         "layers": [({"head": f"L{layer}", "layer": layer, "index": -1}, list(members.index))
                    for layer, members in heads.groupby("layer")],
         "heads": [(labels, [i]) for i, labels in enumerate(heads.to_dict("records"))],
     }  # fmt: skip
-    all_contrasts = []
     for level, of_level in levels.items():
-        groups = [({"level": level, **labels}, members) for labels, members in of_level]
-        all_contrasts += table.contrasts(ROLES, groups, family=level, sps={"semantic": 1.0, "distractor": -1.0})
-    return all_contrasts
+        named = [({"level": level, **labels}, members) for labels, members in of_level]
+        contrasts["sps"] += table.contrasts(ROLES, named, family=level, sps={"semantic": 1.0, "distractor": -1.0})
+    groups = roles.groups_of(opened.cases())
+    if len(groups) > 1:
+        by_head = [c for c in contrasts["sps"] if c.labels["level"] != "layers"]
+        blocks["categories"], contrasts["categories"] = roles.by_category(block, by_head, groups)
+    blocks["best"], contrasts["best"], best = roles.best_heads(table, block, groups, "sps")
+    return InstrumentData(blocks, contrasts, {"title": f"{title}; {options.attention} attention"}, extra=best)
 
 
 def tables(options: Sps, data: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
