@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -29,8 +29,7 @@ SUM = "sum"  # the readout of the residual stream in the lens, next to its paral
 MOST = 5  # number of latents that the page names at a position, and of tokens that it names for each
 
 
-@dataclass(frozen=True)
-class PageLens:
+class PageLens(NamedTuple):
     """The maps of the S streams that the page reads after every layer; where the file has none, they are 0."""
 
     about: dict[str, Any]
@@ -39,8 +38,7 @@ class PageLens:
     """A [L, S, D, D] and b [L, S, D], by name."""
 
 
-@dataclass(frozen=True)
-class PageDictionary:
+class PageDictionary(NamedTuple):
     """A dictionary whose latents the page shows; the edits name it by its folder."""
 
     dictionary: Dictionary

@@ -20,7 +20,6 @@ from dataclasses import replace
 from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -84,17 +83,14 @@ def agreement_table(
     rows = []
     for (tokens, inside), (measure, (agreement, interval)) in product(sets.items(), measures.items()):
         a, b, d = labels[inside], raw[inside], documents[inside]
-        row: dict[str, Any] = {
-            "tokens": tokens, "measure": measure, "n": len(a), "documents": len(np.unique(d)),
+        dealt, n_documents, none = np.random.default_rng(seed).permutation(b), len(np.unique(d)), (np.nan, np.nan)
+        value, control = (agreement(a, b), agreement(a, dealt)) if len(a) > 1 else none
+        low, high = interval(a, b, d, seed=seed) if n_documents >= BOOTSTRAP_CLUSTERS else none
+        rows.append({
+            "tokens": tokens, "measure": measure, "n": len(a), "documents": n_documents,
             "clusters": len(set(a.tolist()) - {-1}), "raw_clusters": len(set(b.tolist()) - {-1}),
-            **dict.fromkeys(("value", "value_low", "value_high", "control"), np.nan),
-        }  # fmt: skip
-        if len(a) > 1:
-            control = np.random.default_rng(seed).permutation(b)
-            row |= {"value": agreement(a, b), "control": agreement(a, control)}
-        if row["documents"] >= BOOTSTRAP_CLUSTERS:
-            row["value_low"], row["value_high"] = interval(a, b, d, seed=seed)
-        rows.append(row)
+            "value": value, "value_low": low, "value_high": high, "control": control,
+        })  # fmt: skip
     table = pd.DataFrame(rows)
     table = mark(table, ["value", "control"], table["n"] < 2, "fewer than two tokens in clusters of both")
     too_few = table["documents"] < BOOTSTRAP_CLUSTERS

@@ -21,14 +21,7 @@ from streamscope.features.dictionary_quality import DictionaryQuality
 from streamscope.features.profile.contexts import Context
 from streamscope.instruments.contract import InstrumentData, Progress, need_parts, ticks, title_of
 from streamscope.instruments.data import Documents, Opened
-from streamscope.instruments.observations import (
-    Estimates,
-    Measure,
-    bootstrap,
-    each,
-    interval_columns,
-    joined,
-)
+from streamscope.instruments.observations import Estimates, Measure, bootstrap, each, interval_columns, joined
 from streamscope.instruments.open_data import OpenDocuments
 from streamscope.instruments.table import Table, counts, described, key, number, quantity
 from streamscope.models.dictionaries import Dictionary, read_dictionary, without_latents
