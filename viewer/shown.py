@@ -132,10 +132,8 @@ def lens_for_page(model: Any, name: str, spec: str) -> PageLens:
     """The maps of FILE:KIND. Raises `InputError` as `models.lenses` does, and for a model in a bridge."""
     if not hasattr(model, "segment"):
         raise InputError(f"{name} takes no --lens: {BRIDGED}")
-    (lenses, kind), d = lenses_of_kind(spec, model), model.config.d_model
-    places = [
-        [place_of(layer, stream) for stream in lens_streams(model.config)] for layer in range(model.config.n_layers)
-    ]
+    (lenses, kind), d, streams = lenses_of_kind(spec, model), model.config.d_model, lens_streams(model.config)
+    places = [[place_of(layer, stream) for stream in streams] for layer in range(model.config.n_layers)]
     mapped = [[(kind, place) in lenses.maps for place in row] for row in places]
     if not any(map(any, mapped)):
         lenses.at(kind, places[-1][-1])  # says what the file has

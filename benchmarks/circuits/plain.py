@@ -86,9 +86,8 @@ def plain_scores(
         change = [x - y for x, y in zip(outs, model.forward(b)[0], strict=True)]
         if not alphas:
             m = log_odds(logits, answers, foils)
-            return torch.stack([
-                m - log_odds(model.forward(a, (v, -change[u]))[2], answers, foils) for u, v in edges
-            ])  # fmt: skip
+            patched = (model.forward(a, (v, -change[u]))[2] for u, v in edges)
+            return torch.stack([m - log_odds(logits, answers, foils) for logits in patched])
     total: list[Tensor] = []
     for alpha in alphas:
         _, ins, logits = model.forward((b + alpha * (a - b)).requires_grad_())

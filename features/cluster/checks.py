@@ -220,18 +220,14 @@ def adjusted_mutual_information_interval(
 
 def other_way(options: Cluster, features: Features) -> tuple[Cluster, Features] | None:
     """The options and features to compare with, if any. Raises `InputError` for other weights or other tokens."""
-    if options.against is None and options.against_size is None and options.against_samples is None:
+    path, index = options.against, [*KEY, "token_id"]
+    if path is None and options.against_size is None and options.against_samples is None:
         return None
-    reference = features if options.against is None else read_features(options.against)
+    reference = features if path is None else read_features(path)
     if reference.about["checkpoint"] != features.about["checkpoint"]:
-        raise InputError(
-            f"--against {options.against} has another checkpoint than the features; extract both from one run"
-        )
-    index = [*KEY, "token_id"]
+        raise InputError(f"--against {path} has another checkpoint than the features; extract both from one run")
     if not np.array_equal(reference.table[index], features.table[index]):
-        raise InputError(
-            f"--against {options.against} holds other tokens than the features; extract both from one text"
-        )
+        raise InputError(f"--against {path} holds other tokens than the features; extract both from one text")
     size, samples = options.against_size or options.min_cluster_size, options.against_samples or options.min_samples
     return replace(options, min_cluster_size=size, min_samples=samples), reference
 
