@@ -12,8 +12,7 @@ from typing import Any
 
 import torch
 
-CLOCKS: dict[str, Callable[[], float]] = {"wall": time.perf_counter, "cpu": time.process_time}
-"""The choices of --clock: wall time, or the processor's seconds, for a machine that others keep busy."""
+CLOCKS: dict[str, Callable[[], float]] = {"wall": time.perf_counter, "cpu": time.process_time}  # of --clock
 
 
 class Times(dict[str, list[float]]):
@@ -56,11 +55,8 @@ SIDES_TITLES = ("ours", "peer", "peer / ours", "ours, MiB", "peer, MiB")  # titl
 def compare_sides(
     measured: Callable[..., tuple[float, Any]], rounds: int, *arguments: Any
 ) -> tuple[list[str], dict[str, Any]]:
-    """The cells of a row that compares two sides, and the last answer of each.
-
-    `measured(side, *arguments)` returns seconds and an answer. Each call has a process of its own, so that memory is
-    the peak of one side; every other round the peer goes first.
-    """
+    """The cells of a row that compares two sides, and the last answer of each. `measured(side, *arguments)` returns
+    seconds and an answer, in a process of its own, so that memory is the peak of one side; sides take turns."""
     times, memory, answers = Times({side: [] for side in SIDES}), dict.fromkeys(SIDES, 0.0), dict[str, Any]()
     for i in range(rounds):
         for side in SIDES if i % 2 == 0 else SIDES[::-1]:

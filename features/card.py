@@ -103,12 +103,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         raise InputError("give tables: python -m features.card FOLDER/features.parquet")
     if twice := [path for i, path in enumerate(options.tables) if path in options.tables[:i]]:
         raise InputError(f"{twice[0]} is named twice")
-    if missing := [path for path in options.tables if not path.exists()]:
-        raise InputError(f"{missing[0]} does not exist; check the path")
-    folders = {path.parent.resolve() for path in options.tables}
-    if len(folders) > 1:
-        first, last = options.tables[0], options.tables[-1]
-        raise InputError(f"{first} and {last} lie in different folders; write one card per folder")
+    if other := [path for path in options.tables if path.parent.resolve() != options.tables[0].parent.resolve()]:
+        raise InputError(f"{options.tables[0]} and {other[0]} lie in different folders; write one card per folder")
     out, text = options.tables[0].parent / "README.md", card(options.tables, options.license)
     if out.exists() and not options.force:
         raise InputError(f"{out} exists already; --force overwrites it")

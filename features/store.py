@@ -37,8 +37,6 @@ KEY = ["document", "position"]
 
 
 class About(TypedDict):
-    """Description of the features in a file."""
-
     tier: str
     schema: list[Feature]
     options: dict[str, Any]
@@ -96,9 +94,7 @@ def read_features(path: str | Path | Sequence[str | Path]) -> Features:
     for i, (p, part) in enumerate(zip(paths, parts, strict=True)):
         for field in ("checkpoint", "options"):
             if part.about[field] != first.about[field]:
-                raise InputError(
-                    f"{p} and {paths[0]} have different {field}; extract both from one model with one set of options"
-                )
+                raise InputError(f"{p} and {paths[0]} have different {field}; extract both with one model and options")
         data = part.about["data"]
         texts = part.table.sort_values(KEY).groupby("document")["token_id"].agg(tuple)
         corpus = [f"{data['corpus']} {data.get('rule')}"] if data.get("corpus") else []

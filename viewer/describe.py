@@ -141,8 +141,6 @@ def identities(names: Sequence[str]) -> list[str]:
     return short_names
 
 
-# ---- copy as Python -------------------------------------------------------------------------------
-
 _LINES = Template("""\
 from streamscope.models.checkpoint import load_for_instruments
 from streamscope.models.hooks import capture, edit

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -29,8 +29,7 @@ SUM = "sum"  # the readout of the residual stream in the lens, next to its paral
 MOST = 5  # number of latents that the page names at a position, and of tokens that it names for each
 
 
-@dataclass(frozen=True)
-class PageLens:
+class PageLens(NamedTuple):
     """The maps of the S streams that the page reads after every layer; where the file has none, they are 0."""
 
     about: dict[str, Any]
@@ -39,8 +38,7 @@ class PageLens:
     """A [L, S, D, D] and b [L, S, D], by name."""
 
 
-@dataclass(frozen=True)
-class PageDictionary:
+class PageDictionary(NamedTuple):
     """A dictionary whose latents the page shows; the edits name it by its folder."""
 
     dictionary: Dictionary
@@ -134,10 +132,8 @@ def lens_for_page(model: Any, name: str, spec: str) -> PageLens:
     """The maps of FILE:KIND. Raises `InputError` as `models.lenses` does, and for a model in a bridge."""
     if not hasattr(model, "segment"):
         raise InputError(f"{name} takes no --lens: {BRIDGED}")
-    (lenses, kind), d = lenses_of_kind(spec, model), model.config.d_model
-    places = [
-        [place_of(layer, stream) for stream in lens_streams(model.config)] for layer in range(model.config.n_layers)
-    ]
+    (lenses, kind), d, streams = lenses_of_kind(spec, model), model.config.d_model, lens_streams(model.config)
+    places = [[place_of(layer, stream) for stream in streams] for layer in range(model.config.n_layers)]
     mapped = [[(kind, place) in lenses.maps for place in row] for row in places]
     if not any(map(any, mapped)):
         lenses.at(kind, places[-1][-1])  # says what the file has

@@ -82,8 +82,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         from streamscope.cli.provenance import pick_device
         from streamscope.viewer.server import serve
 
-        models = open_models(names, pick_device(options.device), options.dtype, *given)
-        return serve(models, text, options.port)
+        serve(open_models(names, pick_device(options.device), options.dtype, *given), text, options.port)
+        return
     if options.out.suffix != ".html":
         raise InputError(f"--out {options.out}: the page is a file with the suffix .html")
     if options.port or options.device != "auto" or options.dtype != "fp32":
@@ -94,7 +94,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     check_writable(options.out)
     write_page(open_models(names, "cpu", "fp32", *given), options.out, text)
     print(f"{options.out}: {options.out.stat().st_size / 1e6:.1f} MB; open it in a browser")
-    return None
 
 
 if __name__ == "__main__":

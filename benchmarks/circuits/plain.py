@@ -33,9 +33,7 @@ class PlainGpt2:
         y, bias = x @ self.w[f"{name}.weight"][rows].T, self.w.get(f"{name}.bias")
         return y if bias is None else y + bias[rows]
 
-    def forward(
-        self, x: Tensor, shift: tuple[int, Tensor] | None = None
-    ) -> tuple[list[Tensor], list[Tensor], Tensor]:  # fmt: skip
+    def forward(self, x: Tensor, shift: tuple[int, Tensor] | None = None) -> tuple[list[Tensor], list[Tensor], Tensor]:
         """(outputs of the senders, inputs of the readers, logits after the last token) of an embedding […, T, D].
 
         `shift` is a reader and what is added to its input.
@@ -61,10 +59,8 @@ class PlainGpt2:
                 z = scores.masked_fill(future, -torch.inf).softmax(-1) @ parts["v", h]
                 head_outs.append(z @ self.w[prefix + "attn.o.weight"][:, h * K : (h + 1) * K].T)
             x = x + torch.stack(head_outs).sum(0) + self.w.get(prefix + "attn.o.bias", 0.0)
-            hidden = gelu(
-                self.linear(self.norm(read(), prefix + "ln2"), prefix + "mlp.up"), approximate=self.approximate
-            )
-            ffn = self.linear(hidden, prefix + "mlp.down")
+            hidden = self.linear(self.norm(read(), prefix + "ln2"), prefix + "mlp.up")
+            ffn = self.linear(gelu(hidden, approximate=self.approximate), prefix + "mlp.down")
             x = x + ffn
             outs += [*head_outs, ffn]
         return outs, ins, self.norm(read()[..., -1, :], "ln_final") @ self.w["embed.weight"].T
@@ -90,9 +86,8 @@ def plain_scores(
         change = [x - y for x, y in zip(outs, model.forward(b)[0], strict=True)]
         if not alphas:
             m = log_odds(logits, answers, foils)
-            return torch.stack([
-                m - log_odds(model.forward(a, (v, -change[u]))[2], answers, foils) for u, v in edges
-            ])  # fmt: skip
+            patched = (model.forward(a, (v, -change[u]))[2] for u, v in edges)
+            return torch.stack([m - log_odds(logits, answers, foils) for logits in patched])
     total: list[Tensor] = []
     for alpha in alphas:
         _, ins, logits = model.forward((b + alpha * (a - b)).requires_grad_())

@@ -20,7 +20,6 @@ from dataclasses import replace
 from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -84,17 +83,14 @@ def agreement_table(
     rows = []
     for (tokens, inside), (measure, (agreement, interval)) in product(sets.items(), measures.items()):
         a, b, d = labels[inside], raw[inside], documents[inside]
-        row: dict[str, Any] = {
-            "tokens": tokens, "measure": measure, "n": len(a), "documents": len(np.unique(d)),
+        dealt, n_documents, none = np.random.default_rng(seed).permutation(b), len(np.unique(d)), (np.nan, np.nan)
+        value, control = (agreement(a, b), agreement(a, dealt)) if len(a) > 1 else none
+        low, high = interval(a, b, d, seed=seed) if n_documents >= BOOTSTRAP_CLUSTERS else none
+        rows.append({
+            "tokens": tokens, "measure": measure, "n": len(a), "documents": n_documents,
             "clusters": len(set(a.tolist()) - {-1}), "raw_clusters": len(set(b.tolist()) - {-1}),
-            **dict.fromkeys(("value", "value_low", "value_high", "control"), np.nan),
-        }  # fmt: skip
-        if len(a) > 1:
-            control = np.random.default_rng(seed).permutation(b)
-            row |= {"value": agreement(a, b), "control": agreement(a, control)}
-        if row["documents"] >= BOOTSTRAP_CLUSTERS:
-            row["value_low"], row["value_high"] = interval(a, b, d, seed=seed)
-        rows.append(row)
+            "value": value, "value_low": low, "value_high": high, "control": control,
+        })  # fmt: skip
     table = pd.DataFrame(rows)
     table = mark(table, ["value", "control"], table["n"] < 2, "fewer than two tokens in clusters of both")
     too_few = table["documents"] < BOOTSTRAP_CLUSTERS
@@ -224,18 +220,14 @@ def adjusted_mutual_information_interval(
 
 def other_way(options: Cluster, features: Features) -> tuple[Cluster, Features] | None:
     """The options and features to compare with, if any. Raises `InputError` for other weights or other tokens."""
-    if options.against is None and options.against_size is None and options.against_samples is None:
+    path, index = options.against, [*KEY, "token_id"]
+    if path is None and options.against_size is None and options.against_samples is None:
         return None
-    reference = features if options.against is None else read_features(options.against)
+    reference = features if path is None else read_features(path)
     if reference.about["checkpoint"] != features.about["checkpoint"]:
-        raise InputError(
-            f"--against {options.against} has another checkpoint than the features; extract both from one run"
-        )
-    index = [*KEY, "token_id"]
+        raise InputError(f"--against {path} has another checkpoint than the features; extract both from one run")
     if not np.array_equal(reference.table[index], features.table[index]):
-        raise InputError(
-            f"--against {options.against} holds other tokens than the features; extract both from one text"
-        )
+        raise InputError(f"--against {path} holds other tokens than the features; extract both from one text")
     size, samples = options.against_size or options.min_cluster_size, options.against_samples or options.min_samples
     return replace(options, min_cluster_size=size, min_samples=samples), reference
 

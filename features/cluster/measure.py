@@ -26,16 +26,7 @@ from streamscope.features.store import KEY, Features
 from streamscope.features.tables import FeatureTables, OpenFeatures
 from streamscope.instruments.contract import InstrumentData, Progress, ticks
 from streamscope.instruments.data import Opened
-from streamscope.instruments.observations import (
-    NUMBERS,
-    Contrast,
-    Estimates,
-    Measure,
-    Observations,
-    Reasons,
-    each,
-    estimate,
-)
+from streamscope.instruments.observations import NUMBERS, Contrast, Estimates, Measure, Observations, each, estimate
 from streamscope.instruments.table import Column, LongTable, Table, counts, described, key, number, quantity
 from streamscope.models.tensors import read_tensors
 from streamscope.probes.stream_states import MASSIVE
@@ -204,9 +195,6 @@ def unclustered_labels(features: Features, umap: bool) -> pd.DataFrame:
     return labels
 
 
-UNCONNECTED = "Graph is not fully connected"  # UMAP's warning if no chain of neighbours joins some groups of points
-
-
 def _umap(seed: int) -> Any:
     """UMAP as in PLS C.4, for display. Imported here because it compiles on import."""
     try:
@@ -227,7 +215,7 @@ def _place(umap: Any, labels: pd.DataFrame, z: np.ndarray, vector: np.ndarray) -
         warnings.simplefilter("always")
         labels[["x", "y"]] = umap.fit_transform(z)[vector].astype("float32")
     for warning in caught:
-        if UNCONNECTED in str(warning.message):
+        if "Graph is not fully connected" in str(warning.message):  # no chain of neighbours joins some groups
             note = "; the relative position of unconnected groups on the map is arbitrary"
         else:
             warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
@@ -324,7 +312,7 @@ def same_token(block: Observations) -> Table:
 
 def summary_of(
     modes: ComputationalModes, clusters: pd.DataFrame, spread: Mapping[str, float]
-) -> tuple[dict[str, float], Reasons]:
+) -> tuple[dict[str, float], dict[tuple[int, str], str]]:
     """Components, sizes and depths of the clusters, and why some have no value."""
     explained, n = modes.explained_variance_ratio_, clusters["n"]
     sizes = {"largest": n.max(), "median": n.median(), "single": (clusters["distinct"] == 1).sum()}

@@ -29,9 +29,6 @@ RANGES = ("early", "middle", "late")
 SCALED = ("peak", "mass", "distance", "local")  # statistics of attention that are proportional to it
 
 
-# ---- statistics of attention -------------------------------------------------------------------
-
-
 class AttentionStats(NamedTuple):
     """Attention statistics of every query and head; `None` if not requested (PLS B.5.3–B.5.5, C.2).
 
@@ -93,9 +90,6 @@ def apply_gate(stats: AttentionStats, gate: Float[Tensor, "*B T H O"] | None, op
     gates = dict.fromkeys(SCALED, g) | {"top": torch.where(g < options.theta_gate, 0.0, g)[..., None]}
     scaled = {name: gates[name] * x for name, x in stats._asdict().items() if name in gates and x is not None}
     return stats._replace(**scaled, entropy=torch.where(scaled["peak"] < options.theta_entropy, 0.0, stats.entropy))
-
-
-# ---- a forward pass and its features -----------------------------------------------------------
 
 
 class Trajectory(NamedTuple):

@@ -13,16 +13,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from streamscope.cli.errors import InputError
-from streamscope.features.compute.formulas import (
-    AttentionStats,
-    ForwardRecord,
-    Shape,
-    Trajectory,
-    apply_gate,
-    attention_stats,
-    columns,
-    compute,
-)
+from streamscope.features.compute import formulas
 from streamscope.features.extract import Extract
 from streamscope.instruments.contract import readable
 from streamscope.models.hooks import attached, match, pad, time_axes
@@ -51,7 +42,7 @@ class FeatureReader:
             raise InputError("the model is in training mode, where dropout is on: call model.eval() first")
         self.model, self.how = model, options
         self.n_layers, self.n_heads = model.config.n_layers, model.config.n_heads
-        self.columns = columns(self.n_layers, self.n_heads, options)
+        self.columns = formulas.columns(self.n_layers, self.n_heads, options)
         self.raw = match(model, list(raw))
         for name in self.raw:
             if time_axes(name, 3) != (0,):
@@ -89,14 +80,15 @@ class FeatureReader:
         model.check_tokens(truth[None])  # the last token of a document is no input
         streams, stats, raw = self._forward(inputs, mask.to(device))
         trajectory = self._trajectory(streams, truth)
-        X = compute(ForwardRecord(Shape(self.n_layers, self.n_heads, self.how), trajectory, truth, stats), self.columns)
+        shape = formulas.Shape(self.n_layers, self.n_heads, self.how)
+        X = formulas.compute(formulas.ForwardRecord(shape, trajectory, truth, stats), self.columns)
         if not X.isfinite().all():
             raise InputError("features are not finite: the weights of this run are damaged")
         return Rows(X.float().cpu().numpy(), trajectory.predicted[-1].cpu().numpy(), raw)
 
     def _forward(
         self, inputs: Int[Tensor, "B T"], mask: Bool[Tensor, "B T"]
-    ) -> tuple[list[Tensor], list[AttentionStats], dict[str, np.ndarray]]:
+    ) -> tuple[list[Tensor], list[formulas.AttentionStats], dict[str, np.ndarray]]:
         """Per layer the normed stream at the logits rows [n, D] and the gated statistics at the queries; raw hooks."""
         model = self.model
         logits_at = mask.roll(self.offset, 1)
@@ -104,7 +96,7 @@ class FeatureReader:
         hooks: list[tuple[str, Callable[..., Any]]] = []
         for layer in range(self.n_layers):
             pattern, gate = (f"blocks.{layer}.attn.hook_{name}" for name in ("pattern", "gate"))
-            hooks.append((pattern, lambda a, hook: outputs.update(stats=attention_stats(a, **self._wanted))))
+            hooks.append((pattern, lambda a, hook: outputs.update(stats=formulas.attention_stats(a, **self._wanted))))
             if gate in model.hook_dict:
                 hooks.append((gate, lambda g, hook: outputs.update(gate=g[mask])))
         raw, streams, stats = dict[str, np.ndarray](), [], []
@@ -116,14 +108,14 @@ class FeatureReader:
                 outputs.clear()
                 state = model.segment(state, layer, layer + 1)
                 streams.append(model.layer_norm(layer)(model.readout(state))[logits_at])  # hooks see all positions
-                stats.append(apply_gate(outputs["stats"].at(mask), outputs.get("gate"), self.how))
+                stats.append(formulas.apply_gate(outputs["stats"].at(mask), outputs.get("gate"), self.how))
         if silent := [name for name in self.raw if name not in raw]:
             raise InputError(f"hooks that did not fire: {', '.join(silent[:5])}")
         if damaged := [name for name, x in raw.items() if not np.isfinite(x).all()]:
             raise InputError(f"{damaged[0]} is not finite: the weights of this run are damaged")
         return streams, stats, raw
 
-    def _trajectory(self, streams: list[Tensor], truth: Tensor) -> Trajectory:
+    def _trajectory(self, streams: list[Tensor], truth: Tensor) -> formulas.Trajectory:
         """The predictions of every layer (PLS B.5.1)."""
         target, head = truth, self.model.head
         top_tokens = []
@@ -136,5 +128,5 @@ class FeatureReader:
         hit = ids == target
         if self.how.traj_prob == "zeroed":
             p = torch.where(hit, p, 0.0)
-            return Trajectory(ids, p, p - second, first[-1])
-        return Trajectory(ids, p, p - torch.where(hit, second, first), first[-1])
+            return formulas.Trajectory(ids, p, p - second, first[-1])
+        return formulas.Trajectory(ids, p, p - torch.where(hit, second, first), first[-1])

@@ -37,9 +37,6 @@ STATE = "B T D"  # shape of the hooks that a transcoder reads and rebuilds
 DECAY = 0.2  # share of the steps over which the learning rate falls to 0
 
 
-# ---- states -----------------------------------------------------------------------------------
-
-
 def places(options: Dictionaries, model: Any) -> list[Place]:
     """The streams to read, with --target the hook to read and the one to rebuild. Raises `InputError` for hooks that
     are no streams, and for a target with several hooks that are read, or hooks of other shapes."""
@@ -102,9 +99,6 @@ def harvest(
             write_text(log, json.dumps({**about, "documents": finished}))
         advance(ends[finished] - ends[first])
     return {place: np.asarray(array) for place, array in rows.items()}
-
-
-# ---- training ---------------------------------------------------------------------------------
 
 
 class Scale:
@@ -176,9 +170,6 @@ def kth_largest(pre: Float[Tensor, "N F"], k: int, guess: float) -> Float[Tensor
     if len(candidates) < k:
         candidates = pre.flatten()
     return candidates.topk(min(k, len(candidates))).values[-1].clamp(min=1e-12)
-
-
-# ---- the instrument ---------------------------------------------------------------------------
 
 
 def observe(options: Dictionaries, model: Any, data: Opened, progress: Progress) -> InstrumentData:

@@ -21,14 +21,7 @@ from streamscope.features.dictionary_quality import DictionaryQuality
 from streamscope.features.profile.contexts import Context
 from streamscope.instruments.contract import InstrumentData, Progress, need_parts, ticks, title_of
 from streamscope.instruments.data import Documents, Opened
-from streamscope.instruments.observations import (
-    Estimates,
-    Measure,
-    bootstrap,
-    each,
-    interval_columns,
-    joined,
-)
+from streamscope.instruments.observations import Estimates, Measure, bootstrap, each, interval_columns, joined
 from streamscope.instruments.open_data import OpenDocuments
 from streamscope.instruments.table import Table, counts, described, key, number, quantity
 from streamscope.models.dictionaries import Dictionary, read_dictionary, without_latents
@@ -46,16 +39,9 @@ TABLE = 0.01  # variance not explained by the token below which a stream is a ta
 TOKEN, COMPONENTS, MEAN = "mean per token", "{} principal components", "mean"
 
 
-# ---- ways to rebuild a state ------------------------------------------------------------------
-
-
-Rebuild = Callable[..., Tensor]
-"""(source [N, D], state [N, D], ids [N]) -> what takes the state's place."""
-
-
 def rebuilds(
     size: Float[Tensor, " V"], total: Float[Tensor, "V D"], square: Float[Tensor, "D D"], k: int
-) -> dict[str, Rebuild]:
+) -> dict[str, Callable[..., Tensor]]:
     """What needs no dictionary, by name: W [D, k] are the first k principal components, and a token that was not there
     has the mean. size: positions of each token; total: the sums of their states; square: Σ x xᵀ over all positions."""
     mean = (total.sum(0) / size.sum()).float()
@@ -75,7 +61,8 @@ class Cell:
     name: str
     source: Place
     target: Place
-    rebuild: Rebuild
+    rebuild: Callable[..., Tensor]
+    """(source [N, D], state [N, D], ids [N]) -> what takes the state's place."""
     dictionary: Any = None
     """The `Dictionary`, if it is one."""
     latents: list[int] = field(default_factory=list)
@@ -84,9 +71,6 @@ class Cell:
     """What they are at the positions that are measured."""
     alive: Any = False
     """[F] which latents some position has."""
-
-
-# ---- measuring --------------------------------------------------------------------------------
 
 
 def dictionary_cells(options: DictionaryQuality, model: Any) -> list[Cell]:

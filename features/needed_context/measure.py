@@ -33,9 +33,7 @@ def observe(options: NeededContext, model: Any, data: Opened, progress: Progress
     groups = groups_of(options, tokens["k_star"].to_numpy(), model.config.n_layers)
     names, of = np.unique(tokens[["document", "word"]].to_numpy(), axis=0, return_inverse=True)
     of, documents = of.ravel(), len(np.unique(names[:, 0]))
-    units = pd.DataFrame(
-        {"unit": [f"{d}, {word}" for d, word in names], "cluster": [tuple(pair) for pair in names.tolist()]}
-    )
+    units = pd.DataFrame({"unit": [f"{d}, {word}" for d, word in names], "cluster": [*map(tuple, names.tolist())]})
     bins = bins_of(tokens["confidence"].to_numpy())
     hits = {window: tokens[f"kept_{window}"].to_numpy(float) for window in options.windows}
     beyond = {window: x - (np.bincount(bins, x) / np.bincount(bins))[bins] for window, x in hits.items()}

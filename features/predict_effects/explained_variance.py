@@ -23,12 +23,7 @@ from sklearn.model_selection import GroupKFold
 from streamscope.cli.errors import InputError
 from streamscope.cli.terminal import counted
 from streamscope.instruments.contract import Progress
-from streamscope.instruments.stats.estimators import (
-    BOOTSTRAP_CLUSTERS,
-    cluster_bootstrap,
-    cluster_codes,
-    cluster_totals,
-)
+from streamscope.instruments.stats.estimators import BOOTSTRAP_CLUSTERS, cluster_bootstrap, cluster_totals
 from streamscope.instruments.table import mark
 
 PENALTIES = tuple(10.0**e for e in range(-5, 4))
@@ -156,7 +151,7 @@ def explain(
     number of trees; sd; n, documents; undefined. Raises `InputError` for fewer documents than folds or than eight, and
     if no effect varies.
     """
-    codes = cluster_codes(documents, len(effects))
+    codes = pd.factorize(documents)[0]
     n_documents, least = int(codes.max()) + 1, max(BOOTSTRAP_CLUSTERS, folds)
     if n_documents < least:
         raise InputError(
@@ -188,8 +183,7 @@ def explain(
         "spearman": pd.DataFrame(fits["features"].predicted).rank().corrwith(pd.DataFrame(y).rank()).to_numpy(),
         "chosen": np.median(fits["features"].chosen, 0),
     }  # fmt: skip
-    table = pd.DataFrame(np.nan, index=range(len(varies)), columns=list(columns))
-    table.loc[varies, :] = np.stack(list(columns.values()), 1)
+    table = pd.DataFrame(columns, index=np.flatnonzero(varies)).reindex(range(len(varies)))
     table = table.assign(sd=effects.std(0), n=len(effects), documents=n_documents)
     table = mark(table, list(columns), ~varies, "the effect differs between tokens by rounding only")
     for name in columns:

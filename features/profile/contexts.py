@@ -4,7 +4,6 @@ consecutive tokens, and the text breaks off at missing rows."""
 from typing import NamedTuple
 
 import numpy as np
-import pandas as pd
 
 from streamscope.features.store import Features
 from streamscope.text import is_bos
@@ -31,17 +30,14 @@ def visible(text: str) -> str:
 
 
 class Contexts:
-    """The texts around the rows of a table with columns document, position, token, target.
+    """The texts around the rows of a feature table.
 
     With `logits_row` next (`features.extract`) the target is the token after the next, so the next is known only from
     the next row.
     """
 
-    @classmethod
-    def of(cls, features: Features) -> "Contexts":
-        return cls(features.table, features.about["options"]["logits_row"])
-
-    def __init__(self, table: pd.DataFrame, logits_row: str = "query") -> None:
+    def __init__(self, features: Features) -> None:
+        table, logits_row = features.table, features.about["options"]["logits_row"]
         document, position = table["document"].to_numpy(), table["position"].to_numpy()
         self.order = np.lexsort((position, document))  # rows by document and position
         self.place = np.argsort(self.order)  # the place of each row in `order`

@@ -62,7 +62,7 @@ def observe(options: Profile, model: object, data: Opened, progress: Progress) -
     clusters = table["cluster"]
     title = f"{features.about['preset']}: {counted(len(labels), 'token', ',')} in "
     title += counted((clusters >= 0).sum(), "cluster") + ("" if own_labels is None else f"; {own_labels.title}")
-    contexts = Contexts.of(features)
+    contexts = Contexts(features)
     tokens = labels[[column.name for column in TOKENS if column.name in labels]]
     tokens = tokens.assign(text=[contexts.at(row).marked() for row in range(len(labels))])
     measurements = InstrumentData(

@@ -49,7 +49,7 @@ def profiles(
         "radius": np.sqrt(by["square"].mean()), **texts,
     }).join(means.add_prefix("mean_"))  # fmt: skip
     ordered = rows.loc[in_order(clusters)].rename_axis("cluster").reset_index()
-    previous_tokens, next_tokens = (v.tolist() for v in Contexts.of(features).neighbours())
+    previous_tokens, next_tokens = (v.tolist() for v in Contexts(features).neighbours())
     members = kinds(table["token"].tolist(), previous_tokens, next_tokens, (table["position"] == 0).to_numpy())
     return ordered, enrichment(clusters, members)
 
@@ -64,7 +64,7 @@ def samples(
     k_star, document, position, token, prediction, target, left and right (the text around the token), text (the token
     in it), prediction_text (on one line), and `file` for several tables.
     """
-    contexts, rows, chosen = Contexts.of(features), [], []
+    contexts, rows, chosen = Contexts(features), [], []
     clusters = labels["cluster"].to_numpy()
     for cluster in in_order(clusters):
         index = np.flatnonzero(clusters == cluster)

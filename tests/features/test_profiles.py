@@ -39,7 +39,7 @@ def rows(document: int, positions: range) -> pd.DataFrame:
 def test_contexts_are_the_text_around_a_token() -> None:
     parts = [rows(0, range(12)), rows(1, range(3, 6)), rows(1, range(7, 9))]
     table = pd.concat(parts).sample(frac=1, random_state=0).reset_index(drop=True)
-    contexts = Contexts(table)
+    contexts = Contexts(Features(table, (), {"options": {"logits_row": "query"}}))
     before, after = contexts.neighbours()
     for row in range(len(table)):
         d, p = table["document"][row], table["position"][row]
@@ -59,7 +59,7 @@ def test_contexts_are_the_text_around_a_token() -> None:
 def test_contexts_of_targets_that_are_two_tokens_on() -> None:
     """With --logits-row next, and the token after the last row is not known."""
     table = rows(0, range(11)).assign(target=TEXT[2:]).sample(frac=1, random_state=1).reset_index(drop=True)
-    contexts = Contexts.of(Features(table, (), {"options": {"logits_row": "next"}}))
+    contexts = Contexts(Features(table, (), {"options": {"logits_row": "next"}}))
     _, after = contexts.neighbours()
     for row, p in enumerate(table["position"]):
         assert after[row] == (TEXT[p + 1] if p < 10 else "")
@@ -68,7 +68,7 @@ def test_contexts_of_targets_that_are_two_tokens_on() -> None:
 
 def test_a_first_token_that_is_no_bos_is_a_word_of_the_text() -> None:
     table = pd.DataFrame({"document": 0, "position": range(11), "token": TEXT[1:12], "target": TEXT[2:13]})
-    contexts = Contexts(table)
+    contexts = Contexts(Features(table, (), {"options": {"logits_row": "query"}}))
     assert contexts.at(4).marked() == "Lily had 3 ⟦red⟧ balls.⏎She saw it…" and contexts.at(4, before=3).left[0] == "…"
     before, after = contexts.neighbours()
     assert before[:3].tolist() == ["", "Lil", "y"]

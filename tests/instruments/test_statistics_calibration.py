@@ -20,7 +20,6 @@ import torch
 from scipy import stats
 
 from streamscope.instruments.observations import Contrast, Measure, each, estimate
-from streamscope.instruments.stats.cross_validation import SHARED, dealt
 from streamscope.instruments.stats.estimators import (
     cluster_bootstrap,
     cluster_totals,
@@ -31,7 +30,7 @@ from streamscope.instruments.stats.estimators import (
 from streamscope.instruments.stats.held_out import CHOSEN, SIGNED, best_head_held_out
 from streamscope.instruments.stats.proportions import paired_proportions
 from streamscope.models.hooks import Captures
-from streamscope.probes.linear.measure import GAINS, HITS
+from streamscope.probes.linear.measure import GAINS, HITS, SHARED, dealt
 from streamscope.probes.specialization.measure import Sums
 from tests.instruments.estimates import block, clustered_t, proportion
 from tests.probes.test_specialization import summary

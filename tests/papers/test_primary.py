@@ -24,15 +24,18 @@ def test_every_claim_is_complete(paper: str) -> None:
         assert len(claim["printed"]) == len(claim["arms"])
 
 
-def runs(**arms: tuple[float, float, int]) -> pd.DataFrame:
-    """Rows of quantity x: arm = (mean, sd, number of seeds from 20)."""
-    rng = np.random.default_rng(7)
-    rows = [
-        {"arm": arm, "seed": 20 + i, "quantity": "x", "value": mean + sd * z}
-        for arm, (mean, sd, n) in arms.items()
-        for i, z in enumerate(stats.zscore(rng.normal(size=n)))
+def rows_of(**arms: Any) -> pd.DataFrame:
+    """Rows of quantity x: arm = its values, of the seeds from 20 on."""
+    frames = [
+        pd.DataFrame({"arm": k, "seed": 20 + np.arange(len(v)), "quantity": "x", "value": v}) for k, v in arms.items()
     ]
-    return pd.DataFrame(rows)
+    return pd.concat(frames, ignore_index=True)
+
+
+def runs(**arms: tuple[float, float, int]) -> pd.DataFrame:
+    """The same, with arm = (mean, sd, number of seeds)."""
+    rng = np.random.default_rng(7)
+    return rows_of(**{arm: mean + sd * stats.zscore(rng.normal(size=n)) for arm, (mean, sd, n) in arms.items()})
 
 
 def claim(**changes: Any) -> dict[str, Any]:
@@ -45,18 +48,9 @@ def test_the_contrast_of_two_arms_is_welchs_test() -> None:
     difference, error, df = contrast({"a": a, "b": b}, {"a": 1.0, "b": -1.0})
     known = stats.ttest_ind(a, b, equal_var=False)
     assert difference / error == pytest.approx(known.statistic) and df == pytest.approx(known.df)
-    (row,) = judge([claim()], _rows(a=a, b=b), range(20, 36)).to_dict("records")
+    (row,) = judge([claim()], rows_of(a=a, b=b), range(20, 36)).to_dict("records")
     assert row["p"] == pytest.approx(known.pvalue)
     assert (row["low"], row["high"]) == pytest.approx(tuple(known.confidence_interval()))
-
-
-def _rows(**arms: Any) -> pd.DataFrame:
-    return pd.concat(
-        [
-            pd.DataFrame({"arm": k, "seed": np.arange(20, 20 + len(v)), "quantity": "x", "value": v})
-            for k, v in arms.items()
-        ]
-    )
 
 
 def test_detectable_holds_in_simulation() -> None:

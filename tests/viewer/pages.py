@@ -116,6 +116,11 @@ class Page:
         self.page.goto(f"{address}#{'&'.join(words)}")
         return self.ready()
 
+    def open_lens(self, **state: Any) -> "Page":
+        """The page with the lens's numbers, which come later."""
+        self.open(**state).page.wait_for_selector(".lens td")
+        return self
+
     def ready(self) -> "Page":
         self.page.wait_for_selector("main[data-state=ready]")
         return self

@@ -104,8 +104,7 @@ def test_the_card_says_which_lens_it_is_and_which_states_it_does_not_read(chromi
     write_lens_of(path, model, [place for place in every_place(model) if "token" not in place or ".0." in place])
     shown = open_models(["stories/lfa", "stories/std-t"], lenses=[f"{path}:tuned"])
     with opened(chromium, answered(*shown), viewport={"width": 1280, "height": 1000}) as page:
-        page.open(text=TEXT)
-        page.page.wait_for_selector(".lens td")
+        page.open_lens(text=TEXT)
         assert page.text(".lens h2") == "Tuned lens" and "lenses.safetensors" in page.text(".lens .hint")
         blanks = page.page.locator(".lens td.blank")
         assert blanks.all_inner_texts() == ["no map of this state in lenses.safetensors"], "of the embedding"

@@ -82,12 +82,7 @@ def test_what_no_page_can_hold(made: bytes, monkeypatch: pytest.MonkeyPatch) -> 
     runtime.install(made)
     shown = [Shown("x", "x", load("stories/lfa"))]
     for module, name, value, line in (
-        (
-            describe,
-            "is_plain_bpe",
-            lambda text: False,
-            "x: a page only computes byte-level BPE that splits words as GPT",
-        ),
+        (describe, "is_plain_bpe", lambda text: False, "x: a page only computes byte-level BPE that splits words"),
         (page, "LARGEST", 1000, "x has 770,496 parameters, too many for a page: drop --out, for the server"),
     ):
         monkeypatch.setattr(module, name, value)

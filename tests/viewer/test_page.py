@@ -118,8 +118,7 @@ def test_hover_lights_both_directions_and_a_click_locks_until_the_next(page: Pag
 
 
 def test_a_shorter_text_is_shown_while_the_pointer_is_on_a_token_that_is_gone(page: Page) -> None:
-    page.open(text=TEXT, head="L5.H4")
-    page.page.wait_for_selector(".lens td")
+    page.open_lens(text=TEXT, head="L5.H4")
     page.do("streamscope.focus({ query: 20, key: null })")  # as a pointer does that then rests
     page.do("streamscope.set({ text: 'Lily had' })")
     page.ready()
@@ -471,23 +470,6 @@ def test_an_address_with_a_text_that_no_model_reads_says_so_until_another_is_typ
     assert not page.page.locator(".notice").is_visible()
 
 
-@pytest.mark.slow
-def test_copy_as_python_gives_the_numbers_shown(page: Page, models: dict[str, Any]) -> None:
-    page.page.add_init_script("Object.defineProperty(navigator, 'clipboard', {value: undefined})")
-    page.page.add_init_script("document.execCommand = () => false")
-    edits = {"heads": {HEAD: {"scale": 0.5, "alpha": 2}}, "streams": {"token": "unembedding"}}
-    page.open(text='He said "hi"\n\\ and 😀 left. She', head="L5.H4", edits=edits)
-    page.press("Copy as Python")
-    assert page.text("dialog .hint") == "Press Ctrl+C to copy it.", "as where a browser forbids the clipboard"
-    space: dict[str, Any] = {}
-    with torch.no_grad():
-        exec(page.page.locator("dialog textarea").input_value(), space)
-    shown = page.do("Array.from(streamscope.columns[0].losses).slice(1)")
-    pattern = page.array("patterns").reshape(6, 6, len(shown) + 1, len(shown) + 1)[5, 4]
-    for name, expected in (("loss", shown), ("pattern", pattern)):
-        np.testing.assert_allclose(space[name].numpy(), expected, atol=1e-4)
-
-
 def test_two_models_side_by_side_take_the_same_changes(page: Page, models: dict[str, Any]) -> None:
     page.open(text=TEXT, second="gpt2", head=HEAD, edits=OFF | {"streams": {"context": "everywhere"}})
     for column, name, edits in (
@@ -556,8 +538,7 @@ def test_the_lens_reads_each_stream_by_layer(page: Page, models: dict[str, Any],
 
 
 def test_the_lens_of_the_text_before_is_dimmed(page: Page) -> None:
-    page.open(text=TEXT)
-    page.page.wait_for_selector(".lens td")
+    page.open_lens(text=TEXT)
     page.do("""() => {
       const { engine } = streamscope.columns[0], { run } = engine;
       const held = new Promise(done => { globalThis.go = done; });
@@ -576,8 +557,7 @@ def test_the_lens_of_the_text_before_is_dimmed(page: Page) -> None:
 
 
 def test_bytes_and_marks_that_no_font_draws_are_written_as_codes(page: Page) -> None:
-    page.open(text="Tim \U0001f642 saw\x07 a\u200b\ufeff dog. It", second="gpt2")
-    page.page.wait_for_selector(".lens td")
+    page.open_lens(text="Tim \U0001f642 saw\x07 a\u200b\ufeff dog. It", second="gpt2")
     words = page.page.locator(".stage").first.locator(".word").all_inner_texts()
     assert {"\\xf0", "\\x9f", "\\x07"} <= set(words), words
     shown = page.do("""[...document.querySelectorAll('.panels *')].flatMap(e => [...e.childNodes])
@@ -607,14 +587,21 @@ def test_all_layers_and_heads_of_a_large_model_are_in_sight(chromium: Any, width
         assert page.do("document.documentElement.scrollWidth") <= width
 
 
-def test_a_link_is_copied_without_the_clipboards_permission(page: Page) -> None:
+def test_a_link_is_copied_without_the_clipboards_permission_and_lines_are_shown_without_a_copy(page: Page) -> None:
     page.page.add_init_script("const real = navigator.clipboard; globalThis.pasted = () => real.readText()")
     page.page.add_init_script("Object.defineProperty(navigator, 'clipboard', {value: undefined})")
-    page.open(text=TEXT)
+    page.open(text='He said "hi"\n\\ and 😀 left. She')
     page.press("Copy link")
     page.page.wait_for_selector(".copied:text-is('Copied')")
     assert page.page.locator("dialog, .unseen").count() == 0
     assert page.do("pasted()") == page.page.url
+    page.do("document.execCommand = () => false")
+    page.press("Copy as Python")
+    assert page.text("dialog .hint") == "Press Ctrl+C to copy it.", "as where a browser forbids the clipboard"
+    space: dict[str, Any] = {}
+    exec(page.page.locator("dialog textarea").input_value(), space)
+    losses = page.do("Array.from(streamscope.columns[0].losses).slice(1)")
+    np.testing.assert_allclose(space["loss"].detach(), losses, atol=1e-4)
 
 
 def test_nothing_typed_is_markup(page: Page) -> None:
@@ -712,8 +699,7 @@ def test_a_saved_picture_has_the_numbers_of_the_arcs_and_the_badge(page: Page) -
 
 
 def test_the_lens_can_be_read_when_the_theme_changes(page: Page) -> None:
-    page.open(text=TEXT)
-    page.page.wait_for_selector(".lens td")
+    page.open_lens(text=TEXT)
     script = """[...document.querySelectorAll('.lens td')].map(e => {
         const { color, backgroundColor } = getComputedStyle(e); return [color, backgroundColor]; })"""
     for scheme in ("dark", "light"):
@@ -784,8 +770,7 @@ def test_digits_agree_and_nothing_covers_the_lens(page: Page) -> None:
 
 def test_the_lens_stays_at_its_token_when_the_stream_changes(page: Page) -> None:
     page.page.set_viewport_size({"width": 700, "height": 900})
-    page.open(text=TEXT)
-    page.page.wait_for_selector(".lens td")
+    page.open_lens(text=TEXT)
     first = """() => { const scroll = document.querySelector('.lens .scroll');
       return [...scroll.querySelectorAll('th[scope=col]')].findLastIndex(e => e.offsetLeft <= scroll.scrollLeft); }"""
     page.do("const box = document.querySelector('.lens .scroll'); box.scrollLeft = box.scrollWidth * 0.4; 0")

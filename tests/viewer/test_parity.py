@@ -14,7 +14,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from streamscope.models.checkpoint import bundled, load
 from streamscope.models.config.presets import PRESETS
 from streamscope.models.hooks import capture, edit
 from streamscope.models.hooks.controls import control_hooks
@@ -44,31 +43,23 @@ CHANGES: dict[str, dict[str, Any]] = {
 
 EXPORT = """
 import sys
-from streamscope.models.checkpoint import load
-from streamscope.models.make import build
 from streamscope.viewer.export import graph_of
+from tests.viewer.test_parity import tiny
 for name in sys.argv[1:]:
-    kind, _, layers = name.partition("*")
-    graph_of(build(kind, "tiny", n_layers=int(layers), d_vocab=300) if layers else load(name))
+    graph_of(tiny(name))
 """
-
-
-def layers_of(name: str) -> int:
-    """Two with hyper-connections, which do not act in one: equal streams enter it, and only their sum leaves it.
-
-    So a layer's control is seen to be its own, too. An export takes as long as there are layers.
-    """
-    return 2 if name.startswith("krom") else 1
 
 
 @cache
 def tiny(name: str) -> Any:
-    return randomise(build(name, "tiny", n_layers=layers_of(name), d_vocab=300)).eval()
+    """One layer, because an export takes as long as there are; two with hyper-connections, which do not act in one:
+    equal streams enter it, and only their sum leaves it. So a layer's control is seen to be its own, too."""
+    return randomise(build(name, "tiny", n_layers=2 if name.startswith("krom") else 1, d_vocab=300)).eval()
 
 
 def exported(name: str) -> Any:
     """`tiny`, whose graph is in the cache; those of `FAST` are exported by one process."""
-    prepare(*(f"{one}*{layers_of(one)}" for one in (FAST if name in FAST else [name])))
+    prepare(*(FAST if name in FAST else [name]))
     return tiny(name)
 
 
@@ -131,13 +122,6 @@ def check(model: Any) -> None:
 @pytest.mark.parametrize("name", some(PRESETS, FAST))
 def test_presets(name: str) -> None:
     check(exported(name))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", bundled())
-def test_bundled_models(name: str) -> None:
-    prepare(name)
-    check(load(name))
 
 
 @torch.no_grad()
