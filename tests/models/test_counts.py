@@ -38,12 +38,8 @@ class Shape:
 
 def mixing(kind: str, d_in: int, d_out: int, heads: int) -> int:
     """DST Table 7, also for maps that change the width."""
-    return {
-        "identity": 0,
-        "independent": heads * (d_in // heads) * (d_out // heads),
-        "kronecker": heads * heads,
-        "dense": d_in * d_out,
-    }[kind]
+    dense = d_in * d_out
+    return {"identity": 0, "independent": dense // heads, "kronecker": heads**2, "dense": dense}[kind]
 
 
 def expected(s: Shape) -> int:

@@ -196,8 +196,7 @@ def test_snapshots_card_and_bad_input(tokenizer: Tokenizer, tmp_path: Path, caps
                 "commit": "f" * 40, "data": data, "step": 40, "steps": 40, "outcome": "completed"}  # fmt: skip
     config = json.loads((run / "config.json").read_text())
 
-    def exported_again(folder: str, *options: str, manifest: dict = manifest, **changes: Any) -> str:
-        """The card of an export after changes of config.json."""
+    def card_of(folder: str, *options: str, **changes: Any) -> str:
         (run / "manifest.json").write_text(json.dumps(manifest))
         (run / "config.json").write_text(json.dumps(config | {"training": {"batch_size": 8}, "data": {}} | changes))
         main([str(run), "--out", str(tmp_path / folder), *options])
@@ -207,7 +206,7 @@ def test_snapshots_card_and_bad_input(tokenizer: Tokenizer, tmp_path: Path, caps
     (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in evals))
     table = "| copying |\n|---|\n| loss | 2.6 |\n\nWhat it says.\n\n"
     (run / "README.md").write_text(f"# lfa\n\nTrained.\n\n{table}Licence: ours.\n")
-    card = exported_again("out", "--snapshots", "--license", "apache-2.0")
+    card = card_of("out", "--snapshots", "--license", "apache-2.0")
     assert capsys.readouterr().out.count("StreamscopeForCausalLM") == 2
     before = (tmp_path / "out" / "step-000016" / "README.md").read_text()
     for told in ("license: apache-2.0", "40 steps, 10,240 tokens seen", "Seed 7, commit ffffffffffff", "python 'a b'",
@@ -219,14 +218,13 @@ def test_snapshots_card_and_bad_input(tokenizer: Tokenizer, tmp_path: Path, caps
     assert "16 steps of 40, 4,096 tokens seen" in before and "4.2000" in before and "3.0000" not in before
     tensors = read_tensors(tmp_path / "out" / "step-000016" / "model.safetensors")[0]
     assert all(torch.equal(x, tensors[f"model.{name}"]) for name, x in early.items())
-    for argv, line in (([str(run), "--out", str(tmp_path / "out")], "is not empty: choose another folder"),
-                       ([str(run)], "give a run and")):  # fmt: skip
-        assert_refused(line, main, argv)
-    card = exported_again("padded", training={"batch_size": 8, "packing": "document"})
-    assert "10,240 tokens seen, including repetitions and padding." in card
+    assert_refused("is not empty: choose another folder", main, [str(run), "--out", str(tmp_path / "out")])
+    assert_refused("give a run and", main, [str(run)])
+    padded = {"batch_size": 8, "packing": "document"}
+    assert "10,240 tokens seen, including repetitions and padding." in card_of("padded", training=padded)
     # of a fine-tuning, whose manifest has the data of its parent: neither its tokens nor its loss are of these
-    tuned = manifest | {"parent": {"run": "runs/lfa"}, "sft": {}}
-    card = exported_again("tuned", manifest=tuned, sft={"data": "pairs.jsonl", "valid": None})
+    manifest |= {"parent": {"run": "runs/lfa"}, "sft": {}}
+    card = card_of("tuned", sft={"data": "pairs.jsonl", "valid": None})
     assert "Fine-tuned on `pairs.jsonl`, from `runs/lfa`" in card and "\n40 steps.\n" in card
     assert "640 tokens of `held-out pairs of pairs.jsonl`" in card
 

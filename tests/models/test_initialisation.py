@@ -30,13 +30,11 @@ def deviation(name: str, config: c.ModelConfig) -> float | None:
         return 1 / (0.02 * math.sqrt(d if config.attention.v.kind == "dense" else config.d_head))
     if last not in ("embed", "pos_embed", "unembed", *"qkvo", "up", "down") and not name.endswith("mlp.gate.weight"):
         return None
-    if config.name in AUTHORS:
-        if config.name == "hdpl" and last in (*"qkv", "up", "gate"):
-            return None
-        return 1 / math.sqrt(3 * (4 * d if last == "down" else d))
-    if config.name in PORT:
-        if "embed" in name:
-            return 1 / math.sqrt(d)
+    if config.name == "hdpl" and last in (*"qkv", "up", "gate"):
+        return None
+    if config.name in PORT and "embed" in name:
+        return 1 / math.sqrt(d)
+    if config.name in (*AUTHORS, *PORT):
         return 1 / math.sqrt(3 * (4 * d if last == "down" else d))
     return 0.02 / math.sqrt(2 * config.n_layers) if last in ("o", "down") else 0.02
 

@@ -52,15 +52,11 @@ VARIANTS |= {
 for connection in ("hc", "mhc", "mhc_lite", "kromhc"):
     mild = {} if connection == "hc" else {"residual.b_res": -1.0}
     for option, value in [("dynamic", True), ("dynamic", False), ("freeze_res", True), ("post_input", "mixed")]:
-        VARIANTS[f"{connection}, {option} {value}"] = (
-            "gpt2",
-            {"residual": connection, f"residual.{option}": value, **mild},
-        )
+        changes = {"residual": connection, f"residual.{option}": value, **mild}
+        VARIANTS[f"{connection}, {option} {value}"] = ("gpt2", changes)
         if connection != "kromhc" and (option, value) != ("dynamic", True):
             SLOW.add(list(VARIANTS)[-1])
-FROZEN = [
-    name for name, (base, over) in VARIANTS.items() if preset(base, "tiny", **over).residual.kind == "frozen_token"
-]
+FROZEN = [n for n, (base, over) in VARIANTS.items() if preset(base, "tiny", **over).residual.kind == "frozen_token"]
 SLOW |= {"positions learned", "positions rope", "mixing kron-ind/ind-dns", "mixing dns-id/ind-ind", "partial rope"}
 SLOW |= {"q kron, k ind", "canon, swiglu, k 2", "kromhc, freeze_res True"}  # parts that the others have too
 every = pytest.mark.parametrize("variant", some(VARIANTS, VARIANTS.keys() - SLOW))
@@ -202,11 +198,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("d-cas", {"mlp.up": "ind", "mlp.d_mlp": 130}, "mlp.up: 4 independent heads do not divide both widths, 32 -> 130"),
     ("d-cas", {"n_heads": 6}, "6 heads do not divide the width 32; the nearest width that fits is 30"),
     ("std-t", {"d_model": 30, "attention.d_head": 8, "readout.norm": "channel"}, "4 heads do not divide the width 30"),
-    (
-        "d-cas",
-        {"attention.gate": c.Gate(source="value"), "attention.d_head": 16},
-        "gate.source=value reads 8 dimensions per head, but a head has 16",
-    ),
+    ("d-cas", {"attention.gate": c.Gate(source="value"), "attention.d_head": 16}, "reads 8 dimensions per head, but"),
     ("d-cas", {"n_heads": 32, "positions": "rope"}, "RoPE rotates pairs"),
     ("hdpl", {"attention.q.rank": 32}, "attn.q: a latent of 32 is not a bottleneck between 32 and 32"),
     ("hdpl", {"mlp.up.groups": 3}, "mlp.up: 3 blocks do not divide both widths, 32 -> 128; set mlp.up.groups"),

@@ -11,13 +11,7 @@ from torch import Tensor
 from streamscope.models import mixing
 from streamscope.models.hooks import capture
 from streamscope.models.make import build
-from streamscope.models.mixing import (
-    factor_swaps,
-    has_mixing,
-    inert_modules,
-    measure,
-    no_mixing_message,
-)
+from streamscope.models.mixing import factor_swaps, has_mixing, inert_modules, measure, no_mixing_message
 from tests.tiny import randomise
 
 TOKENS = torch.randint(1, 256, (2, 9), generator=torch.Generator().manual_seed(0))

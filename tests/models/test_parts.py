@@ -130,8 +130,10 @@ def test_alibi_enters_the_scores() -> None:
 @torch.no_grad()
 def test_gate(shape: Any, source: Any, bias: bool) -> None:
     """σ(W s + b) of the query, the normed input or the values' input multiplies a head before the output's map."""
-    model = build("pls", "tiny", **{"attention.gate": c.Gate(shape=shape, source=source, bias=bias)})
-    attn = randomise(model.blocks[0].attn.double(), std=1.0)
+    gate = c.Gate(shape=shape, source=source, bias=bias, init="normal" if bias else "zero")
+    attn = build("pls", "tiny", init_std=0.3, **{"attention.gate": gate}).blocks[0].attn.double()
+    assert (0.2 < attn.gate.weight.std() < 0.4 and not attn.gate.bias.any()) if bias else not attn.gate.weight.any()
+    randomise(attn, std=1.0)
     x, x_v = random(2, 5, 32), random(2, 5, 32, seed=9)
     seen: dict[str, Tensor] = {}
     for name in ("z_ungated", "gate", "q"):
@@ -143,14 +145,6 @@ def test_gate(shape: Any, source: Any, bias: bool) -> None:
         z = s @ (weight[:, h] if source == "normed" else weight[h]) + (attn.gate.bias[h] if bias else 0.0)
         torch.testing.assert_close(g[:, :, h], 1 / (1 + torch.exp(-z)), rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(y, (g * seen["z_ungated"]).flatten(2) @ attn.o.weight.T, rtol=1e-12, atol=1e-12)
-
-
-@pytest.mark.parametrize("init", ["zero", "normal"])
-@torch.no_grad()
-def test_gate_starts_as_configured(init: Any) -> None:
-    model = build("d-cas", "tiny", **{"attention.gate": c.Gate(init=init, bias=True), "init_std": 0.3})
-    gate = model.blocks[0].attn.gate
-    assert not gate.bias.any() and (not gate.weight.any() if init == "zero" else 0.2 < gate.weight.std() < 0.4)
 
 
 PLACES = ["blocks.0.hook_resid_pre", "blocks.0.hook_attn_out", "blocks.0.hook_mlp_out"]
@@ -223,22 +217,6 @@ def test_what_is_kept_is_scaled_to_the_expectation(p: float) -> None:
     torch.testing.assert_close(x.grad, torch.where(y == 0, 0.0, scale))
 
 
-OPTIONS = [
-    c.Canon(),
-    c.Canon(kernel=2),
-    c.Canon(kernel=3, activation="silu"),
-    c.Canon(residual=False),
-    c.Canon(residual=False, activation="silu", kernel=2),
-]
-options = pytest.mark.parametrize("spec", OPTIONS, ids=lambda s: f"k{s.kernel}-{s.activation}-{s.residual}")
-
-
-def canon_layer(spec: c.Canon, channels: int = 6) -> CanonLayer:
-    made = CanonLayer(spec, channels).double()
-    torch.nn.init.normal_(made.weight, generator=torch.Generator().manual_seed(2))
-    return made
-
-
 def canon_loop(x: Tensor, w: Tensor, spec: c.Canon) -> Tensor:
     """y_t,c = x_t,c + act(Σ_j w_c,j x_{t−k+1+j},c), number by number."""
     y = torch.zeros_like(x)
@@ -254,10 +232,14 @@ def canon_loop(x: Tensor, w: Tensor, spec: c.Canon) -> Tensor:
     return y
 
 
-@options
+@pytest.mark.parametrize("spec", [
+    c.Canon(), c.Canon(kernel=2), c.Canon(kernel=3, activation="silu"), c.Canon(residual=False),
+    c.Canon(residual=False, activation="silu", kernel=2),
+], ids=lambda s: f"k{s.kernel}-{s.activation}-{s.residual}")  # fmt: skip
 @torch.no_grad()
 def test_canon_equals_the_loop(spec: c.Canon) -> None:
-    made, x = canon_layer(spec), torch.randn(2, 7, 6, dtype=torch.float64)
+    made, x = CanonLayer(spec, 6).double(), random(2, 7, 6)
+    made.weight.copy_(random(*made.weight.shape, seed=2))
     torch.testing.assert_close(made(x), canon_loop(x, made.weight, spec), rtol=0, atol=1e-10)
 
 

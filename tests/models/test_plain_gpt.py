@@ -44,13 +44,7 @@ def mixed(kind: str, x: Tensor, w: Tensor | None, b: Tensor | None) -> Tensor:
 
 
 def algorithm(
-    p: dict[str, Tensor],
-    mixing: tuple[str, ...],
-    *,
-    mode: str,
-    values: str,
-    order: str = "sequential",
-    norm: str = "channel",
+    p: dict[str, Tensor], mixing: tuple, *, mode: str, values: str, order: str = "sequential", norm: str = "channel"
 ) -> tuple[Tensor, list[Tensor]]:
     """(logits [B, T, V], the combined stream after each layer). `values`: normed token, token, combined."""
     out, streams = [], [[] for _ in range(LAYERS)]  # type: ignore[var-annotated]

@@ -60,9 +60,7 @@ HEADS = list(itertools.product(range(3), range(4)))
 SINGLES = [without([head]) for head in HEADS]
 
 
-def streams(
-    model: StreamTransformer, sweep: Sequence[Edits], tokens: Tensor = TOKENS, at: Tensor | None = None
-) -> list[Tensor]:
+def streams(model: Any, sweep: Sequence[Edits], tokens: Tensor = TOKENS, at: Tensor | None = None) -> list[Tensor]:
     prefix = Prefix(model, tokens, sweep, at=at)
     return [prefix.run(edits)[0] for edits in sweep]  # type: ignore[misc]
 

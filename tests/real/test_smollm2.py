@@ -172,7 +172,7 @@ def test_patching_ioi(ours: Any, theirs: Any) -> None:
 
     for head in (6, 0):
         effects = [effect(pair, head) for pair in pairs]
-        assert found.loc[f"z L18H{head}", "effect"] == pytest.approx(np.mean(effects), abs=2e-4), head
+        assert found.loc[f"z L18.H{head}", "effect"] == pytest.approx(np.mean(effects), abs=2e-4), head
     assert np.mean([odds(pair, pair.clean) for pair in pairs]) > 2, "the model does the task"
 
 

@@ -20,9 +20,6 @@ from streamscope.models.training.config import Training, check_given, with_recip
 from streamscope.models.training.data import evaluation_shards
 from tests.tiny import arguments, assert_refused, refused
 
-ROOT = Path(__file__).resolve().parents[2]
-
-
 REFUSED = r"""
 lfa --data {t}/no.txt | no.txt
 lfa --data {t}/empty.txt | empty.txt

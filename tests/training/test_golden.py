@@ -43,25 +43,21 @@ def fingerprint() -> dict[str, Any]:
 
 def losses(preset: str) -> list[float]:
     """Twenty steps of eight sequences in two micro-batches, over more than one epoch, on one thread."""
-    threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    try:
-        with tempfile.TemporaryDirectory() as folder:
-            train, valid = Path(folder) / "train.txt", Path(folder) / "valid.txt"
-            train.write_text(corpus_text(40, 0))
-            valid.write_text(corpus_text(8, 1))
-            data = prepare(str(train), str(valid), None, 300)
-            common: dict[str, Any] = {"steps": STEPS, "batch_size": 8, "accumulate": 2, "warmup": 2, "seed": 3}
-            given = Training(**common, device="cpu", dtype="fp32", muon_dtype="fp32")
-            training = with_recipe(given, preset, "tiny")
-            torch.manual_seed(training.seed)
-            model = build(preset, "tiny", tokenizer=data.tokenizer, d_vocab=300, seed=training.seed)
-            windows = Windows(data.train, 32), Windows(data.valid, 32)
-            trainer = Trainer(model, training, *windows, Run(Path(folder) / "run"), "cpu")
-            assert trainer.per_epoch < STEPS, "an epoch must end within the trajectory"
-            return [float(trainer.update()["loss"]) for _ in range(STEPS)]
-    finally:
-        torch.set_num_threads(threads)
+    with tempfile.TemporaryDirectory() as folder:
+        train, valid = Path(folder) / "train.txt", Path(folder) / "valid.txt"
+        train.write_text(corpus_text(40, 0))
+        valid.write_text(corpus_text(8, 1))
+        data = prepare(str(train), str(valid), None, 300)
+        common: dict[str, Any] = {"steps": STEPS, "batch_size": 8, "accumulate": 2, "warmup": 2, "seed": 3}
+        given = Training(**common, device="cpu", dtype="fp32", muon_dtype="fp32")
+        training = with_recipe(given, preset, "tiny")
+        torch.manual_seed(training.seed)
+        model = build(preset, "tiny", tokenizer=data.tokenizer, d_vocab=300, seed=training.seed)
+        windows = Windows(data.train, 32), Windows(data.valid, 32)
+        trainer = Trainer(model, training, *windows, Run(Path(folder) / "run"), "cpu")
+        assert trainer.per_epoch < STEPS, "an epoch must end within the trajectory"
+        return [float(trainer.update()["loss"]) for _ in range(STEPS)]
 
 
 def test_there_is_a_trajectory_for_every_preset_and_no_other() -> None:

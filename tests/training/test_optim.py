@@ -12,35 +12,15 @@ import torch
 from streamscope.cli.errors import InputError
 from streamscope.models import build
 from streamscope.models.config.serialization import from_dict
+from streamscope.models.training import optim
 from streamscope.models.training.config import Training, with_recipe
-from streamscope.models.training.optim import (
-    AdamW,
-    Muon,
-    Optimizers,
-    make_optimizer,
-    orthogonalise,
-    roles,
-    round_stochastically,
-    set_lr,
-    store_parameters,
-)
+from streamscope.models.training.optim import AdamW, Muon, make_optimizer, roles, set_lr, store_parameters
 
 TOKENS = torch.randint(256, (2, 13), generator=torch.Generator().manual_seed(0))
 
 
 def training(preset: str = "kromcanon", **changes: Any) -> Training:
     return with_recipe(Training(**changes), preset, "tiny")
-
-
-def step(model: Any, optimizer: Optimizers) -> float:
-    """Of clipped gradients; the cross-entropy before it."""
-    set_lr(optimizer, 1.0)
-    loss, parts = model.loss(TOKENS[:, :-1], TOKENS[:, 1:])
-    loss.backward()
-    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-    optimizer.step()
-    optimizer.zero_grad()
-    return float(parts["ce"].detach())
 
 
 def test_roles() -> None:
@@ -225,8 +205,8 @@ def test_orthogonalising_is_the_quintic_of_the_singular_values(shape: tuple[int,
     for _ in range(steps):
         s = 3.4445 * s - 4.7750 * s**3 + 2.0315 * s**5
     expected = (u * s) @ v
-    torch.testing.assert_close(orthogonalise(x, steps), expected, rtol=0, atol=1e-12)
-    torch.testing.assert_close(orthogonalise(x.float(), steps).double(), expected, rtol=0, atol=1e-5)
+    torch.testing.assert_close(optim.orthogonalise(x, steps), expected, rtol=0, atol=1e-12)
+    torch.testing.assert_close(optim.orthogonalise(x.float(), steps).double(), expected, rtol=0, atol=1e-5)
 
 
 def test_bf16_storage_rounds_once_a_step() -> None:
@@ -260,7 +240,7 @@ def test_bf16_storage_rounds_once_a_step() -> None:
 def test_stochastic_rounding_is_right_on_average() -> None:
     n = 20_000
     for x, low, high, share in [(1 + 0.3 / 128, 1.0, 1 + 1 / 128, 0.3), (-8.01, -8.0, -8.0625, 0.16), (0.5, 0, 0.5, 1)]:
-        rounded = round_stochastically(torch.full((n,), x), torch.Generator().manual_seed(0)).float()
+        rounded = optim.round_stochastically(torch.full((n,), x), torch.Generator().manual_seed(0)).float()
         assert set(rounded.tolist()) <= {low, high}
         assert abs(float((rounded == high).float().mean()) - share) < 4 * 0.5 / n**0.5
 
@@ -325,6 +305,8 @@ def test_state_survives_a_round_trip(stored: str, changes: dict[str, Any]) -> No
                 optimizer = make_optimizer(model, t)
                 optimizer.load_state({i: {k: torch.as_tensor(v).clone() for k, v in state.items()}
                                       for i, state in moments.items()})  # fmt: skip
-            step(model, optimizer)
+            model.loss(TOKENS[:, :-1], TOKENS[:, 1:])[0].backward()
+            optimizer.step()
+            optimizer.zero_grad()
         ends.append(model.state_dict())
     torch.testing.assert_close(*ends, rtol=0, atol=0)

@@ -32,13 +32,10 @@ def source(corpus: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) 
     return f"{corpus[0]}*.75 + {other}*.25"
 
 
-def phased(corpus: tuple[Path, Path], out: Path, phases: str, *more: str, data: str | None = None) -> list[str]:
-    usual = arguments(corpus, out, "--phases", phases)
-    steps = usual.index("--steps")
-    argv = with_options([*usual[:steps], *usual[steps + 2 :]], more)
-    if data is not None:
-        argv[argv.index("--data") + 1] = data
-    return argv
+def phased(corpus: Any, out: Path, phases: str, *more: str, data: str | None = None) -> list[str]:
+    argv = arguments((data or corpus[0], corpus[1]), out, "--phases", phases)
+    steps = argv.index("--steps")
+    return with_options([*argv[:steps], *argv[steps + 2 :]], more)
 
 
 def trainer(corpus: tuple[Path, Path], folder: Path, data: str | None = None, **given: Any) -> Trainer:
@@ -179,8 +176,6 @@ def test_a_run_writes_down_its_mixture(source, whole: Path) -> None:
 def test_a_changed_part_is_told_on_resume(source, corpus, tmp_path) -> None:
     part = tmp_path / "part.txt"
     shutil.copy(corpus[0], part)
-    argv = arguments(corpus, tmp_path / "run")
-    argv[argv.index("--data") + 1] = f"{part}*1 + {corpus[0]}*1"
-    cut(5, main, argv)
+    cut(5, main, arguments((f"{part}*1 + {corpus[0]}*1", corpus[1]), tmp_path / "run"))
     part.write_text(corpus_text(120, 9))
     assert_refused("the train data changed", main, ["--resume", "--out", str(tmp_path / "run")])

@@ -164,9 +164,7 @@ def test_command_and_resume(tiny_run: Path, pairs: Path, tmp_path: Path, capsys)
     assert_refused("pairs changed", main, ["--resume", "--out", str(out)])
 
 
-def test_a_tuning_that_has_begun_is_not_at_the_step_of_its_parent(
-    tiny_run: Path, pairs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_tuning_begins_at_step_0_of_its_own(tiny_run: Path, pairs: Path, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(tuning, "run_to_end", lambda trainer: None)
     main([str(tiny_run), "--data", str(pairs), "--steps", "8", "--batch-size", "4", "--out", str(tmp_path / "run")])
     manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())

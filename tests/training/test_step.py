@@ -131,6 +131,9 @@ class Uneven:
         return torch.stack(inputs), torch.stack(targets)
 
 
+CLOSE = dict(rtol=1e-4, atol=1e-6)
+
+
 class Half(Ranks):
     """One of two processes, which knows what the other would say."""
 
@@ -151,10 +154,6 @@ def uneven(corpus, out: Path, monkeypatch: Any, preset: str = "lfa", **changes: 
     return Trainer(model, t.training, Uneven(), Uneven(), t.run, "cpu")
 
 
-def assert_same_gradients(found: dict[str, torch.Tensor], truth: dict[str, torch.Tensor]) -> None:
-    torch.testing.assert_close(found, truth, rtol=1e-4, atol=1e-6)
-
-
 @pytest.mark.parametrize("preset", ["lfa", "pls", "hdpl"])
 def test_documents_of_any_length_count_by_their_tokens(corpus, tmp_path: Path, monkeypatch: Any, preset: str) -> None:
     """Loss, its parts and gradients are those of the batch, however it is cut into micro-batches; by autograd of lfa,
@@ -167,14 +166,14 @@ def test_documents_of_any_length_count_by_their_tokens(corpus, tmp_path: Path, m
     whole, truth = gradients(t)
     assert float(whole["ce"]) == pytest.approx(float(loss.detach()), rel=1e-5)
     if preset == "lfa":
-        assert_same_gradients(truth, by_hand)
+        torch.testing.assert_close(truth, by_hand, **CLOSE)
     for accumulate in (2, 4, 8):
         t = uneven(corpus, tmp_path / str(accumulate), monkeypatch, preset, accumulate=accumulate)
         values, found = gradients(t)
         assert values.keys() == whole.keys()
         for name, value in whole.items():
             assert float(values[name]) == pytest.approx(float(value), rel=1e-5), f"{name}, {accumulate} micro-batches"
-        assert_same_gradients(found, truth)
+        torch.testing.assert_close(found, truth, **CLOSE)
 
 
 @pytest.mark.parametrize("preset", ["lfa", "hdpl"])
@@ -189,4 +188,5 @@ def test_processes_count_by_their_tokens(corpus, tmp_path: Path, monkeypatch: An
         t.ranks.totals = torch.tensor([(targets != -100).sum(), targets.numel()]).double()
         t.ranks.trained_model = t.model
         halves.append(gradients(t)[1])
-    assert_same_gradients({name: (grad + halves[1][name]) / 2 for name, grad in halves[0].items()}, truth)
+    mean = {name: (grad + halves[1][name]) / 2 for name, grad in halves[0].items()}
+    torch.testing.assert_close(mean, truth, **CLOSE)

@@ -15,15 +15,8 @@ from streamscope.models.hooks import capture
 from streamscope.models.make import build
 from streamscope.models.training.config import Training, with_recipe
 from streamscope.models.training.optim import make_optimizer
-from streamscope.papers.krom.arithmetic import (
-    BIASES,
-    Case,
-    main,
-    sinkhorn_slope,
-    stream_differences,
-    untrained,
-    updates,
-)
+from streamscope.papers.krom import arithmetic
+from streamscope.papers.krom.arithmetic import BIASES, Case, sinkhorn_slope, stream_differences, untrained, updates
 from streamscope.papers.krom.tables import set_bias
 from tests.tiny import assert_refused
 
@@ -150,6 +143,6 @@ def test_nothing_is_contracted_without_mixing_and_more_by_more() -> None:
 
 
 def test_the_command_prints_swaps_and_slopes(capsys: pytest.CaptureFixture[str]) -> None:
-    main(["--steps", "3"])
+    arithmetic.main(["--steps", "3"])
     text = capsys.readouterr().out
     assert "swap after 3 steps" in text and "p(1−p): 0.000335" in text
