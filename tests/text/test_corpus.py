@@ -5,6 +5,7 @@ import json
 import random
 import sys
 import types
+from functools import partial
 from pathlib import Path
 
 import pyarrow
@@ -17,6 +18,7 @@ from streamscope.text.corpus import Corpus, hub_dataset, open_corpus
 from tests.tiny import refused
 
 END = "<|endoftext|>"
+zstd = partial(pyarrow.compress, codec="zstd", asbytes=True)
 
 
 def read(source: object, **options) -> list[str]:
@@ -160,7 +162,7 @@ UNREADABLE = [
     ("a.txt", "a word".encode("utf-16"), "a.txt: not UTF-8 at byte 0; convert"),
     ("a.txt", bytes(range(128, 256)) * 9, "a.txt: not UTF-8 at byte 0"),
     ("a.txt.gz", gzip.compress(b"word " * 1000, mtime=0)[:-12], "a.txt.gz cannot be read"),
-    ("a.txt.zst", pyarrow.compress(b"word " * 9999, "zstd", asbytes=True)[:-9], "a.txt.zst cannot be read"),
+    ("a.txt.zst", zstd(b"word " * 9999)[:-9], "a.txt.zst cannot be read"),
     *((f"a.txt.{packed}", b"plain text", f"a.txt.{packed} cannot be read") for packed in ("gz", "zst")),
     *(("a.txt", content, "a.txt has no text: give a source with text")
       for content in (b"", b"  \n", f"{END}\n{END}\n".encode())),
@@ -349,11 +351,6 @@ def rows(path: Path, *texts: str) -> None:
         jsonl(path, [{"text": text} for text in texts])
 
 
-def zst(path: Path, content: bytes) -> None:
-    with pyarrow.CompressedOutputStream(str(path), "zstd") as file:
-        file.write(content)
-
-
 @pytest.mark.parametrize(
     ("train", "others"),
     [
@@ -401,11 +398,11 @@ def test_files_of_every_kind_in_a_folder_are_read(tmp_path: Path) -> None:
     rows(tmp_path / "a.jsonl", "one")
     (tmp_path / "b.csv").write_bytes(b'\xef\xbb\xbfid,text\r\n1,"two, with a ""comma""\r\nand a line"\r\n2,\r\n')
     (tmp_path / "c.json").write_text(json.dumps([{"text": "three"}, {"text": "four"}], indent=2))
-    zst(tmp_path / "d.jsonl.zst", b'{"text": "five"}\n{"text": "six"}\n')
+    (tmp_path / "d.jsonl.zst").write_bytes(zstd(b'{"text": "five"}\n{"text": "six"}\n'))
     (tmp_path / "e.json").write_text('{"text": "seven"}\n{"text": "eight"}\n')
     (tmp_path / "f.tsv").write_text("text\tn\nnine\t1\n")
     (tmp_path / "g.csv.gz").write_bytes(gzip.compress(b"text\nten\n"))
-    zst(tmp_path / "h.txt.zst", "elev\u00e9n\n".encode())
+    (tmp_path / "h.txt.zst").write_bytes(zstd("elev\u00e9n\n".encode()))
     (tmp_path / "i.ndjson").write_text('{"text": "twelve"}')
     (tmp_path / "j.json").write_text('["thirteen", "fourteen"]')
     (tmp_path / "k.json").write_text('{\n "text": "fifteen"\n}\n')
@@ -420,7 +417,7 @@ def test_one_text_in_two_forms_is_not_read_twice(names: tuple[str, str], tmp_pat
     """As gzip -k, or a conversion, leaves it; one that is not read, as of another split, does not matter."""
     for name in (*names, "test.jsonl", "test.txt") if names[0].startswith("train") else names:
         if name.endswith(".zst"):
-            zst(tmp_path / name, b"one")
+            (tmp_path / name).write_bytes(zstd(b"one"))
         else:
             rows(tmp_path / name, "one")
     with pytest.raises(InputError, match=r"bear one name, so this may be one text twice: name the file to read, or"):

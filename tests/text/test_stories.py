@@ -1,4 +1,4 @@
-"""Stories in which it pays to know what a pronoun means, and the measure of what a text pays."""
+"""Stories in which it pays to know what a pronoun means, the measure of what a text pays, and text that repeats."""
 
 import hashlib
 import json
@@ -10,10 +10,11 @@ from collections import Counter
 from pathlib import Path
 from random import Random
 
+import numpy as np
 import pytest
 
 from streamscope.cli.errors import InputError
-from streamscope.text import stories
+from streamscope.text import echo, stories
 from streamscope.text.corpus import open_corpus
 from streamscope.text.stories import CATEGORIES, NOUNS, _parsed, documents, labelled, minimal_pairs, story
 from streamscope.text.stories.__main__ import main
@@ -197,3 +198,30 @@ def test_command_marks_cases(capsys):
     main(["--n", "2", "--seed", "1", "--held-out", "told"])
     out = capsys.readouterr().out
     assert out.count("--- story") == 2 and re.search(r"\{gender: \w+, told\}|\{[a-z-]+: \w+, told\}", out)
+
+
+# ---- echo text: what repeats, how far back, and that nothing else is regular -----------------------
+
+ECHOES = [text.split() for text in echo.documents(3, 400)]
+
+
+def copied(words: list[str]) -> list[int]:
+    """Places whose word and the word before stand next to each other at least once within the 60 words before."""
+    pairs = [(words[i - 1], words[i]) for i in range(1, len(words))]
+    return [i + 1 for i, pair in enumerate(pairs) if pair in pairs[max(0, i - 60) : i]]
+
+
+def test_most_words_of_echo_text_can_be_copied_and_at_every_distance() -> None:
+    share = np.mean([len(copied(words)) / len(words) for words in ECHOES])
+    assert 0.5 < share < 0.9
+    lists = [words for words in ECHOES if any(words == (words[:n] * 70)[: len(words)] for n in range(1, 61))]
+    assert len(lists) == pytest.approx(200, abs=40), "half are lists said again"
+    periods = [next(n for n in range(1, 61) if words == (words[:n] * 70)[: len(words)]) for words in lists]
+    assert np.median(periods) == pytest.approx((2 * 24) ** 0.5, abs=2), "log-uniform from 2 to 24"
+
+
+def test_echo_is_a_source_of_training_text() -> None:
+    corpus = open_corpus("echo:3:5")
+    assert [text.split() for text in corpus.documents()] == ECHOES[:5]
+    assert corpus.fingerprint() != open_corpus("echo:4:5").fingerprint() != open_corpus("stories:4:5").fingerprint()
+    assert all(re.fullmatch(r"[A-Za-z']+", word) for word in echo.WORDS) and len(set(echo.WORDS)) == len(echo.WORDS)
