@@ -314,6 +314,12 @@ def header(tensors: int = 0, fields: int = 0, rest: bytes = b"") -> bytes:
     return b"GGUF" + struct.pack("<IQQ", 3, tensors, fields) + rest
 
 
+def two(*offsets: int) -> bytes:
+    """Two tensors of 16 numbers at offsets, and data."""
+    rows = [text(name) + struct.pack("<IQIQ", 1, 16, 0, at) for name, at in zip("ab", offsets, strict=True)]
+    return b"".join(rows) + bytes(512)
+
+
 NAMED = text("general.architecture") + struct.pack("<I", 8) + text("llama")
 EMBEDDING = NAMED + text("token_embd.weight")
 BROKEN = {
@@ -328,6 +334,10 @@ BROKEN = {
     "general.architecture is None": header(0, 0), "asks for 4 bytes": b"",
     "embd.weight has the shape \\[\\]": header(1, 1, EMBEDDING + struct.pack("<IIQ", 0, 0, 0) + bytes(64)),
     "embd.weight has the shape \\[3, 0\\]": header(1, 1, EMBEDDING + struct.pack("<IQQIQ", 2, 0, 3, 0, 0) + bytes(64)),
+    "names the field general.architecture twice": header(0, 2, NAMED + NAMED),
+    "names the tensor a twice": header(2, 0, two(0, 64).replace(text("b"), text("a"))),
+    "tensors overlap at byte": header(2, 0, two(0, 32)),
+    "a does not begin at a multiple of 32": header(2, 0, two(3, 96)),
     "is big-endian": b"GGUF" + struct.pack(">IQQ", 3, 0, 0),
 }  # fmt: skip
 

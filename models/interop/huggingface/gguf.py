@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -197,7 +198,8 @@ def _read_file(path: Path) -> Gguf:
     n_tensors, n_fields = cursor.number(10), cursor.number(10)
     fields: dict[str, Any] = {}
     for _ in range(n_fields):
-        name = cursor.text()
+        if (name := cursor.text()) in fields:
+            raise ValueError(f"damaged: it names the field {name} twice")
         fields[name] = cursor.value(cursor.number(4))
     tensors: dict[str, Entry] = {}
     for _ in range(n_tensors):
@@ -205,6 +207,8 @@ def _read_file(path: Path) -> Gguf:
         shape = tuple(cursor.number(10) for _ in range(n_axes))[::-1]
         if not math.prod(shape) or not shape:
             raise ValueError(f"damaged: {name} has the shape {list(shape)}")
+        if name in tensors:
+            raise ValueError(f"damaged: it names the tensor {name} twice")
         tensors[name] = Entry(path, shape, cursor.number(4), cursor.number(10))
     alignment = fields.get("general.alignment", 32)
     start = -(-cursor.at // alignment) * alignment  # data begin at a multiple
@@ -212,6 +216,11 @@ def _read_file(path: Path) -> Gguf:
         tensors[name] = entry = replace(entry, start=start + entry.start)
         if entry.start + _bytes(entry) > len(cursor.data):
             raise ValueError(f"truncated or damaged: {name} lies beyond its end")
+        if (entry.start - start) % alignment:
+            raise ValueError(f"damaged: {name} does not begin at a multiple of {alignment}")
+    for entry, next_entry in pairwise(sorted(tensors.values(), key=lambda entry: entry.start)):
+        if entry.start + _bytes(entry) > next_entry.start:
+            raise ValueError(f"damaged: tensors overlap at byte {next_entry.start}")
     return Gguf(path, fields, tensors)
 
 
