@@ -35,16 +35,13 @@ from streamscope.models.hooks import Edits, Query, batches, edited_at, pad, run
 from streamscope.models.readout import divergences, log_probs_at, map_logits, token_losses
 from streamscope.models.sweep import chunk_tokens, pass_shares, prefix_of, run_sweep
 from streamscope.models.transformer import StreamTransformer
-from streamscope.probes.coherence import Coherence
-from streamscope.probes.roles import RESOLUTION, RoleQuery, left_out
-from streamscope.probes.sps import Sps
 from streamscope.text.shards import NO_TARGET, TokenShards, document_batches
 
 Progress = Callable[[Iterable], Iterable]
 MEASURES = {
     m.name: m for m in (
         Measure(name="loss", unit="nats/token", resolution=1e-6),
-        Measure(name="sps", unit="attention, target − competitor", resolution=RESOLUTION, limits=(-1.0, 1.0)),
+        Measure(name="sps", unit="attention, target − competitor", resolution=1e-6, limits=(-1.0, 1.0)),
         Measure(name="coherence", unit="nats, log-odds", resolution=1e-5),
         Measure(name="probability", unit="probability of the answer", resolution=1e-6, limits=(0.0, 1.0)),
         Measure(name="log_odds", unit="nats, answer against foil", resolution=1e-5),
@@ -331,6 +328,10 @@ def observe_prompts(
     prompt has what a measure needs."""
     if not measures:
         return {}
+    from streamscope.probes.coherence import Coherence  # losses need no probe
+    from streamscope.probes.roles import left_out
+    from streamscope.probes.sps import Sps
+
     probes = {"sps": (Sps(), "sps"), "coherence": (Coherence(), "log_odds")}
     readers = [(measure, *probes[measure], probes[measure][0].plan(aligned, tokenizer)) for measure in measures]
     queries: list[Query] = [query for *_, query in readers]
@@ -356,7 +357,6 @@ def observe_prompts(
         table, n = tables[measure], len(query.tokens)
         cases, by_case = table[list(NAMES)].iloc[:: len(table) // n].reset_index(drop=True), np.stack(values[measure])
         if measure == "sps":  # of all heads, and of those of each layer
-            assert isinstance(query, RoleQuery)
             layers = table["layer"].unique()
             by_layer = by_case.reshape(len(members), n, len(layers), -1).mean(-1).swapaxes(1, 2)
             readouts, note = ("all", *(f"L{layer}" for layer in layers)), left_out(query, "target and distractor")

@@ -32,12 +32,9 @@ from streamscope.interventions import controls
 from streamscope.interventions.ablate import Ablate
 from streamscope.interventions.edits import document_rows, mean_outputs, replace_heads, resample_heads, scale_heads
 from streamscope.interventions.observe import MEASURES, NATS, PERCENT, document_losses, duration, observe_prompts
-from streamscope.interventions.patch.activations import attribute_heads
 from streamscope.models.head_spec import Head, every_head, parse_heads, score_names
 from streamscope.models.hooks import Edits
 from streamscope.models.sweep import pass_shares
-from streamscope.probes.pds import Pds
-from streamscope.probes.roles import head_scores
 
 MakeEdits = Callable[[Sequence[Head], float], Edits]
 KEYS = ("head", "layer", "index", "scale")
@@ -68,6 +65,8 @@ def observe(options: Ablate, model: Any, data: Opened, progress: Progress) -> In
         documents, pool = data[Documents], every_head(model)
         make = _maker(options, model, lambda: document_rows(documents.batches()))
         if options.screen is not None:
+            from streamscope.interventions.patch.activations import attribute_heads
+
             say(progress, f"{name}: ranking {len(heads)} heads by one gradient on {documents.title()}")
             by_gradient = attribute_heads(model, documents.batches())
             ranked = sorted(heads, key=lambda head: -abs(by_gradient[head.layer, head.head]))
@@ -129,6 +128,9 @@ def _heads(options: Ablate, model: Any, data: Opened) -> list[Head]:
     if missing := ranked_by - {"pds"}:
         raise unknown("head score", min(missing), ["pds"])
     if ranked_by:
+        from streamscope.probes.pds import Pds
+        from streamscope.probes.roles import head_scores
+
         scores["pds"] = head_scores(Pds().measure(model, data[Prompts], progress=iter).table().frame, "pds")
     return parse_heads(options.heads, model.config.n_layers, model.config.n_heads, scores)
 

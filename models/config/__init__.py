@@ -1,12 +1,12 @@
 """The configuration of a model as nested, frozen, keyword-only data. Nothing here imports torch.
 
 A `ModelConfig` consists of *parts*: small dataclasses with a `kind`. The module that implements a part is found by the
-part's class (`models.layers.registry`). So a new projection, norm, position encoding or residual topology is one class
+part's class (`Part.computed_by`). So a new projection, norm, position encoding or residual topology is one class
 here and one where it is computed. The docstring under each field is its help text on the command line.
 """
 
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal, dataclass_transform
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, dataclass_transform
 
 from annotated_types import Ge, Le, Lt
 
@@ -18,6 +18,7 @@ WIDEST = 2**24
 Size = Annotated[int, Ge(1), Le(WIDEST)]
 Rate = Annotated[float, Ge(0), Lt(1)]
 """Dropout rate."""
+M = TypeVar("M", bound=type)
 
 
 # ---- parts in kinds: initial weights, projections, norms, positions, Canon layers ---------------------
@@ -33,7 +34,7 @@ class Part:
 
     kind: ClassVar[str]
     module: ClassVar[Any]
-    """The class that computes it (`models.layers.registry`)."""
+    """The class that computes it."""
 
     def __init_subclass__(cls, **constants: Any) -> None:
         for name, value in constants.items():
@@ -42,6 +43,12 @@ class Part:
 
     def __post_init__(self) -> None:
         check(self, lambda name: f"{self.kind}.{name}", nested=False)
+
+    @classmethod
+    def computed_by(cls, module: M) -> M:
+        """Class decorator: `part.module(part, …)` makes the module, as in `@Kronecker.computed_by` on a projection."""
+        cls.module = module
+        return module
 
 
 class Init(Part):

@@ -15,7 +15,6 @@ from torch.autograd.function import once_differentiable
 
 from streamscope.models import config as c
 from streamscope.models.interop.transformer_lens_core import HookPoint
-from streamscope.models.layers.registry import implements
 
 
 def shifted_sum(x: Float[Tensor, "B T C"], w: Float[Tensor, "C k"]) -> Float[Tensor, "B T C"]:
@@ -68,7 +67,7 @@ def _sequences(x: Tensor) -> list[slice]:
     return [slice(i, i + size) for i in range(0, len(x), max(1, size))]
 
 
-@implements(c.Canon)
+@c.Canon.computed_by
 class CanonLayer(nn.Module):
     """A Canon layer, [B, T, C] -> [B, T, C]. `weight` is [C, k]; its last column belongs to the current token."""
 

@@ -21,7 +21,6 @@ from streamscope.models.hooks.points import ObservePoint, OnDemand, observe, rea
 from streamscope.models.interop.transformer_lens_core import HookPoint
 from streamscope.models.layers.noise import noise
 from streamscope.models.layers.projections import Projection
-from streamscope.models.layers.registry import implements
 
 LN2 = math.log(2)
 """The bound of HDPL Eq. 9, in nats per token."""
@@ -59,7 +58,7 @@ class Affine(nn.Linear):
         """Do nothing; torch would draw from the global generator."""
 
 
-@implements(c.Hdpl)
+@c.Hdpl.computed_by
 class HdplProjection(Projection):
     """An HDPL projection [B, T, d_in] -> [B, T, d_out], with `detail` [K, d_in/K, d_out/K] and a latent of width R.
 

@@ -22,7 +22,6 @@ from torch.autograd.function import once_differentiable
 from streamscope.models import config as c
 from streamscope.models.hooks.points import observe, read_point
 from streamscope.models.interop.transformer_lens_core import HookPoint
-from streamscope.models.layers.registry import implements
 from streamscope.models.layers.residual import AttentionBranch, Block, MlpBranch
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
@@ -340,10 +339,10 @@ CONNECTIONS: dict[type[c.Part], type[HyperConnection]] = {
 }
 
 
-@implements(c.HC)
-@implements(c.MHC)
-@implements(c.MHCLite)
-@implements(c.KromHC)
+@c.HC.computed_by
+@c.MHC.computed_by
+@c.MHCLite.computed_by
+@c.KromHC.computed_by
 class HyperBlock(Block):
     """A layer whose branches read Σ_s H_pre,s X_s and write by H_post, while H_res mixes the streams.
 

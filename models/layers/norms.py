@@ -15,12 +15,11 @@ from torch import Tensor, nn
 
 from streamscope.models import config as c
 from streamscope.models.hooks.points import OnDemand
-from streamscope.models.layers.registry import implements
 
 
-@implements(c.LayerNorm)
-@implements(c.ChannelLayerNorm)
-@implements(c.RMSNorm)
+@c.LayerNorm.computed_by
+@c.ChannelLayerNorm.computed_by
+@c.RMSNorm.computed_by
 class Norm(nn.Module):
     """The norm of a kind; γ, β are [D] in all. `groups` is H for a channel norm, otherwise 1."""
 

@@ -16,11 +16,10 @@ from torch import Tensor, nn
 
 from streamscope.models import config as c
 from streamscope.models.layers.head import Embedding
-from streamscope.models.layers.registry import implements
 
 
-@implements(c.NoPositions)
-@implements(c.Learned)
+@c.NoPositions.computed_by
+@c.Learned.computed_by
 class Positions(nn.Module):
     """No effect inside attention; the model adds a learned table (`PositionTable`)."""
 
@@ -61,7 +60,7 @@ def rotary_tables(
     return tables
 
 
-@implements(c.Rope)
+@c.Rope.computed_by
 class Rope(Positions):
     """RoPE: x_t -> x_t cos(t θ) + rotate_half(x_t) sin(t θ), θ_i = base^(−2i/R) on the first R dimensions.
 
@@ -96,7 +95,7 @@ class Rope(Positions):
         return torch.cat([r, tail], -1) if tail.shape[-1] else r
 
 
-@implements(c.Alibi)
+@c.Alibi.computed_by
 class Alibi(Positions):
     """ALiBi: score(q, k) − m_h (q − k), m_h = 2^(−8h/H), with the paper's rule if H is not a power of two."""
 

@@ -14,7 +14,6 @@ from torch.autograd.forward_ad import unpack_dual
 
 from streamscope.models import config as c
 from streamscope.models.hooks.points import OnDemand
-from streamscope.models.layers.registry import implements
 
 ALIGNMENT = 8
 """bf16 numbers in 16 bytes; tensor cores are fast only for rows that are a multiple of it."""
@@ -99,7 +98,7 @@ class Projection(nn.Module):
         return f"{self.d_in} -> {self.d_out}, {self.n_heads} heads"
 
 
-@implements(c.Identity)
+@c.Identity.computed_by
 class IdentityProjection(Projection):
     """The identity y = x."""
 
@@ -116,7 +115,7 @@ class IdentityProjection(Projection):
         return torch.eye(self.d_in, dtype=self.like.dtype, device=self.like.device)
 
 
-@implements(c.Dense)
+@c.Dense.computed_by
 class DenseProjection(Projection):
     """A dense map y = x W (DST Eq. 6). `weight` is [d_out, d_in], as in `nn.Linear`."""
 
@@ -149,7 +148,7 @@ class MixedProjection(Projection):
         return y if self.bias is None else y + self.bias
 
 
-@implements(c.Independent)
+@c.Independent.computed_by
 class IndependentProjection(MixedProjection):
     """Independent channels, y_btho = Σ_i x_bthi W_hio (DST Eq. 4). `weight` is [H, d_in/H, d_out/H]."""
 
@@ -164,7 +163,7 @@ class IndependentProjection(MixedProjection):
         return torch.block_diag(*self.weight)
 
 
-@implements(c.Kronecker)
+@c.Kronecker.computed_by
 class KroneckerProjection(MixedProjection):
     """Weighted sums of channels, y_btki = Σ_h x_bthi W_kh (DST Eq. 5). `weight` is [H to, H from]."""
 

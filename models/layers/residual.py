@@ -25,7 +25,6 @@ from streamscope.models.layers.attention import Attention
 from streamscope.models.layers.canon import CanonLayer
 from streamscope.models.layers.noise import Dropout
 from streamscope.models.layers.projections import Projection, WithProjections
-from streamscope.models.layers.registry import implements
 
 AttentionBranch = Callable[[Tensor, Tensor], Tensor]
 MlpBranch = Callable[[Tensor], Tensor]
@@ -195,7 +194,7 @@ class MidStream(NamedTuple):
     x_ffn: Tensor
 
 
-@implements(c.Single)
+@c.Single.computed_by
 class SingleBlock(Block):
     """A one-stream layer: x ← x + attn(x); x ← x + mlp(x). In parallel order, x ← x + attn(x) + mlp(x)."""
 
@@ -226,8 +225,8 @@ class MidStreams(NamedTuple):
     x_ffn: Tensor | None
 
 
-@implements(c.TokenFactor)
-@implements(c.FrozenToken)
+@c.TokenFactor.computed_by
+@c.FrozenToken.computed_by
 class DualStreamBlock(Block):
     """A layer whose branches read x_t + x_e. Attention writes to x_t (token-factor) or x_e (frozen token), the FFN to
     x_e.

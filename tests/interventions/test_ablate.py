@@ -314,7 +314,7 @@ def test_a_screen_finds_the_head_that_matters_and_says_how_good_it_is(planted) -
 
 def test_a_screen_selects_the_largest_attributions_of_either_sign(planted, monkeypatch) -> None:
     attribution = np.array([[0.1, -0.5, 0.2, 0.0], [-0.3, 0.05, 0.4, -0.15]])
-    monkeypatch.setattr(ablate_measure, "attribute_heads", lambda *_: attribution)
+    monkeypatch.setattr("streamscope.interventions.patch.activations.attribute_heads", lambda *_: attribution)
     frame = Ablate(screen="attribution:3", draws=3).measure(planted, Documents(max_documents=2)).table().frame
     assert set(frame.loc[frame["selection"] == "attribution", "head"]) == {"L0.H1", "L1.H0", "L1.H2"}
 
