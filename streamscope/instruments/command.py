@@ -194,6 +194,9 @@ class Job:
     @contextmanager
     def edited(self, model: Any) -> Iterator[None]:
         """The model under the user's own edits."""
+        if not self.edits:
+            yield
+            return
         from streamscope.models.hooks import edit
         from streamscope.models.hooks.controls import user_edits
 
@@ -201,15 +204,13 @@ class Job:
             try:
                 yield
             except InputError as error:
-                if self.edits and "finite" in str(error):
+                if "finite" in str(error):
                     raise InputError(f"{error}; this is under --edit {' '.join(self.edits)}") from error
                 raise
 
     def do(self, label: str = "", *, keep: bool = False) -> "Result":
         """Measure, with a bar on stderr (`progress_bar`)."""
         from streamscope.instruments.contract import title_of
-        from streamscope.instruments.pool_results import compare
-        from streamscope.models.hooks.controls import about_edits
 
         with signs_of_life(label + self.run):
             model, control = self.models()
@@ -224,9 +225,13 @@ class Job:
                 tables = {name: replace(x, title=f"{x.title}; {note}") for name, x in result.tables.items()}
                 result = replace(result, tables=tables, about={**result.about, "interrupted": note})
             if self.edits:
+                from streamscope.models.hooks.controls import about_edits
+
                 result = replace(result, about={**result.about, "edits": about_edits(self.edits)})
             if control is None:
                 return result
+            from streamscope.instruments.pool_results import compare
+
             like = self.open(control, opened)
             return compare(result, instrument.run(like, progress_bar(f"{label}{title_of(control)}, control")))
 

@@ -99,6 +99,10 @@ HEAVY = {"torch", "pandas", "sklearn", "scipy", "transformer_lens", "pyarrow", "
 BESIDE = {
     "benchmarks/ablation_sweep/given_run.py": {"streamscope.models.interop.huggingface.bridged"},  # of the peer
     "features/cluster/measure.py": {"umap"},  # an extra, slow to compile
+    "interventions/ablate/measure.py": {  # of --screen, and of heads ranked by a probe
+        "streamscope.interventions.patch.activations", "streamscope.probes.pds", "streamscope.probes.roles",
+    },
+    "interventions/observe.py": {f"streamscope.probes.{name}" for name in ("coherence", "roles", "sps")},  # of prompts
     "models/checkpoint.py": {  # of hf:NAME and GGUF files only; TransformerLens' bridges take two seconds
         f"streamscope.models.interop.huggingface.{name}" for name in ("bridged", "convert", "families")
     },
