@@ -16,6 +16,7 @@ import re
 import signal
 import sys
 import warnings
+from collections import namedtuple
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from dataclasses import fields
@@ -23,7 +24,7 @@ from itertools import pairwise, takewhile
 from pathlib import Path
 from traceback import print_exc
 from types import UnionType
-from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from streamscope.cli.bounds import check
 from streamscope.cli.commands import commands, entry, first_line
@@ -44,12 +45,8 @@ OPTION = re.compile(r"(--(?:no-)?([\w-]+))(?:=.*)?", re.DOTALL)
 """An option as a word: --NAME, --no-NAME or --NAME=VALUE."""
 
 
-class Option(NamedTuple):
-    """What a dataclass declares of an option: its type, its default, and tyro's markers."""
-
-    hint: Any
-    default: Any
-    markers: tuple[Any, ...]
+Option = namedtuple("Option", ("hint", "default", "markers"))
+"""What a dataclass declares of an option: its type, its default, and tyro's markers."""
 
 
 def parse(options: type[Options] | UnionType, argv: Sequence[str] | None, doc: str | None) -> Options:

@@ -11,8 +11,8 @@ what the model's chat template writes; its responses are the assistant's turns. 
 
 import hashlib
 import json
+from collections import namedtuple
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -70,13 +70,8 @@ def check_template(template: str) -> None:
         raise InputError(f"template {template!r} must hold {{prompt}} and then {{response}}, once each")
 
 
-@dataclass(frozen=True)
-class EncodedPairs:
-    """Rows (token ids, whether each is of a response); how many pairs were truncated, and how many dropped."""
-
-    rows: list[tuple[list[int], list[bool]]]
-    truncated: int
-    dropped: int
+EncodedPairs = namedtuple("EncodedPairs", ("rows", "truncated", "dropped"))
+"""Rows (token ids, whether each is of a response); how many pairs were truncated, and how many dropped."""
 
 
 def encode_pairs(

@@ -168,7 +168,7 @@ def test_sentences_that_are_too_long_or_equal_are_counted(bpe: Tokenizer) -> Non
     task = sentence_task(SentencePairs("s", made, "here"), bpe, 20)
     assert task.cases["id"].tolist() == ["a"]
     assert dict(task.filtered) == {"b": LONG, "c": SAME}
-    two = (made[0], replace(made[0], id="d", good="He ran."))
+    two = (made[0], made[0]._replace(id="d", good="He ran."))
     bare = sentence_task(SentencePairs("s", two, "here"), bpe.with_bos("no"))
     assert bare.cases["id"].tolist() == ["a"] and dict(bare.filtered) == {"d": FIRST}, "nothing predicts a first token"
 

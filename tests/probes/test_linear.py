@@ -1,7 +1,6 @@
 """Linear probes where the label is planted, where nothing is, and where only words can be learnt by heart."""
 
 from collections.abc import Iterable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +36,7 @@ def made(n: int = 240, words: int = 24, groups: int = 60, seed: int = 0) -> list
 
 
 def with_labels(labels: Iterable[str], examples: list[Example]) -> list[Example]:
-    return [replace(e, label=label) for label, e in zip(labels, examples, strict=True)]
+    return [e._replace(label=label) for label, e in zip(labels, examples, strict=True)]
 
 
 def read(how: Linear, examples: list[Example], x: Any, hook: str = HOOK) -> pd.DataFrame:
@@ -171,7 +170,7 @@ def test_words_can_be_learnt_by_heart_unless_they_are_the_groups() -> None:
         examples, x = with_labels(["ab"[w % 2] for w in words], examples), np.eye(n)[words]
         if n == 12:
             assert row_of(Linear(c=10.0), examples, x)[["accuracy", "control", "selectivity"]].tolist() == [1, 1, 0]
-    examples = [replace(e, group=e.word) for e in examples]
+    examples = [e._replace(group=e.word) for e in examples]
     table = read(Linear(), examples, x)
     assert set(table["task"]) == {"label"}
     found = summary(Linear(), table, examples)

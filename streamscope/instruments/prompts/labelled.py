@@ -1,7 +1,7 @@
 """Labelled positions in texts, for probes that learn to read a label from an activation."""
 
 import re
-from dataclasses import dataclass
+from collections import namedtuple
 from random import Random
 from typing import Any
 
@@ -13,18 +13,11 @@ PARTS = 8  # parts of a context that a probe tells apart
 PER_TEXT = 4  # words per text whose position is a case
 
 
-@dataclass(frozen=True, kw_only=True)
-class Example:
-    """A labelled position: the last token of `text[start:end]`."""
+Example = namedtuple("Example", ("text", "start", "end", "label", "group", "word"))
+"""A labelled position: the last token of `text[start:end]`.
 
-    text: str
-    start: int
-    end: int
-    label: str
-    group: str
-    """Cases that depend on each other: a story, a pair, a word."""
-    word: str
-    """The word type that a control task labels at random."""
+`group`: cases that depend on each other (a story, a pair); `word`: the word type that a control task labels at random.
+"""
 
 
 def story_examples(task: LabelTask, stories: int, *, groups: Grouping = "story", seed: int = 2) -> list[Example]:

@@ -16,8 +16,8 @@ reason; a line of another format raises `InputError` with file, line and what wa
 """
 
 import re
+from collections import namedtuple
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
 
@@ -260,29 +260,14 @@ FORMATS: dict[str, Callable[[str | Path], Suite]] = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, kw_only=True)
-class SentencePair:
-    """Two sentences that differ in one point: a model should find `good` more probable than `bad`."""
+SentencePair = namedtuple("SentencePair", ("id", "good", "bad", "category", "cluster", "words"), defaults=(None, ()))
+"""Two sentences that differ in one point: a model should find `good` more probable than `bad`.
 
-    id: str
-    good: str
-    bad: str
-    category: str
-    cluster: str | None = None
-    """Pairs that share it are one unit of inference."""
-    words: tuple[str, ...] = ()
-    """What pairs share crosswise, as many for each (`suite.Prompt.words`)."""
-
-
-@dataclass(frozen=True)
-class SentencePairs:
-    """Minimal pairs of sentences under one name."""
-
-    name: str
-    pairs: tuple[SentencePair, ...]
-    source: str
-    skipped: tuple[tuple[str, str], ...] = ()
-    """Entries of the source that cannot be pairs, and why."""
+Pairs that share a `cluster` are one unit of inference; `words` are what pairs share crosswise, as many for each
+(`suite.Prompt.words`).
+"""
+SentencePairs = namedtuple("SentencePairs", ("name", "pairs", "source", "skipped"), defaults=((),))
+"""Minimal pairs of sentences under one name; `skipped`: entries of the source that cannot be pairs, and why."""
 
 
 def blimp(path: str | Path) -> SentencePairs:

@@ -16,7 +16,7 @@ Two rules, one per kind of source:
 A case that cannot be scored is filtered and counted with its reason.
 """
 
-from collections import Counter
+from collections import Counter, namedtuple
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -41,17 +41,9 @@ FIRST = "the sentences differ in their first token, and no BOS stands before it"
 NONE = "no answer and foil"
 
 
-@dataclass(frozen=True)
-class Reads:
-    """Rows for `answer_log_probs`: row r asks for ids[r] after tokens[r][: position + 1] and belongs to cases[r]."""
-
-    tokens: list[list[int]]
-    positions: list[int]
-    ids: list[tuple[int, int]]
-    """Token of the answer, token of the foil."""
-    cases: np.ndarray
-    sides: np.ndarray
-    """[reads, 2]: whether the row counts for the answer, for the foil."""
+Reads = namedtuple("Reads", ("tokens", "positions", "ids", "cases", "sides"))
+"""Rows for `answer_log_probs`: row r asks for ids[r], the tokens of answer and foil, after
+tokens[r][: positions[r] + 1], and belongs to cases[r]; sides [reads, 2]: whether it counts for the answer, the foil."""
 
 
 @dataclass(frozen=True)

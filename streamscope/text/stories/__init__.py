@@ -11,6 +11,7 @@ architecture can have a phenomenon, not that natural text makes it.
 Training uses seed 0, validation seed 1, evaluation seed 2 with `held_out`. See `datasets/stories/README.md`.
 """
 
+from collections import namedtuple
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
@@ -122,22 +123,15 @@ def _case(label: Label, spans: Sequence[tuple[str, Span]]) -> Case:
     return Case(label.category, label.relation, pronoun, mentions[label.target], tuple(candidates), cue, habit)
 
 
-@dataclass(frozen=True)
-class MinimalPair:
-    """Two texts that differ only in the order of two nouns: `first` names the target first, `last` last.
+MinimalPair = namedtuple(
+    "MinimalPair",
+    ("first", "last", "first_corrupt", "last_corrupt", "first_case", "last_case", "coherent", "incoherent"),
+)
+"""Two texts that differ only in the order of two nouns: `first` names the target first, `last` last.
 
-    Both end with the pronoun. `coherent` is the habit of the target, `incoherent` that of the competitor, each with its
-    leading space; `first_corrupt` and `last_corrupt` are the texts whose pronoun means the competitor.
-    """
-
-    first: str
-    last: str
-    first_corrupt: str
-    last_corrupt: str
-    first_case: Case
-    last_case: Case
-    coherent: str
-    incoherent: str
+Both end with the pronoun. `coherent` is the habit of the target, `incoherent` that of the competitor, each with its
+leading space; `first_corrupt` and `last_corrupt` are the texts whose pronoun means the competitor.
+"""
 
 
 def minimal_pairs(seed: int, n: int, held_out: str = "pairs") -> list[MinimalPair]:

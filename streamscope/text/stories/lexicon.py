@@ -11,8 +11,8 @@ Articles are written "a" and become "an" where needed before the marks are read,
 """
 
 import re
+from collections import namedtuple
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import Any, TypeVar
@@ -29,13 +29,8 @@ _ARTICLE = re.compile(r"\b([Aa]) (?=(?:\[\w+ )?(?:[aeioAEIO](?!ne\b)|[uU](?!ni|s
 _MARK = re.compile(r"\[(\w+) ([^\]]*)\]")
 
 
-@dataclass(frozen=True)
-class Noun:
-    """A name or noun, in the form the text uses; its singular; its habit, "" if only a story tells it."""
-
-    form: str
-    singular: str
-    habit: str
+Noun = namedtuple("Noun", ("form", "singular", "habit"))
+"""A name or noun, in the form the text uses; its singular; its habit, "" if only a story tells it."""
 
 
 def _nouns(listed: str, plural: bool = False) -> tuple[Noun, ...]:
@@ -71,12 +66,8 @@ def is_held_out(first: Noun, second: Noun) -> bool:
     return crc32("|".join(sorted((first.singular, second.singular))).encode()) % HELD_OUT_PART == 0
 
 
-@dataclass(frozen=True)
-class Span:
-    """Characters `text[start:end]`."""
-
-    start: int
-    end: int
+Span = namedtuple("Span", ("start", "end"))
+"""Characters `text[start:end]`."""
 
 
 def pick(rng: Random, options: Sequence[T]) -> T:

@@ -5,6 +5,7 @@ with both nouns in either order, perhaps a sentence between, one pronoun or one 
 that repeats the noun. In a told passage the nouns are guests and the text first tells their habits.
 """
 
+from collections import namedtuple
 from collections.abc import Mapping
 from dataclasses import dataclass
 from random import Random
@@ -25,20 +26,11 @@ BETWEEN, BOTH, AGAIN, ADJECTIVE = 0.1, 0.9, 0.25, 0.15
 Values = dict[str, str]
 
 
-@dataclass(frozen=True)
-class Label:
-    """A case with the keys of marks: of the passage, of the pronoun and its cue (`mark`), of the antecedent (`target`).
+Label = namedtuple("Label", ("category", "relation", "key", "mark", "target", "habits", "guests"))
+"""A case with the keys of marks: of the passage, of the pronoun and its cue (`mark`), of the antecedent (`target`).
 
-    `habits` are those of the antecedent and of its competitor.
-    """
-
-    category: str
-    relation: str
-    key: str
-    mark: str
-    target: str
-    habits: tuple[str, str]
-    guests: bool
+`habits` are those of the antecedent and of its competitor.
+"""
 
 
 @dataclass(frozen=True)

@@ -15,12 +15,12 @@ what they tell, so a text that pays nothing gives 0 on average. Where they tell 
 
 import math
 import re
-from collections import defaultdict
+from collections import defaultdict, namedtuple
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -33,13 +33,8 @@ WORD = re.compile(r"\w+|[^\w\s]")
 SHUFFLES = 5  # shuffles that the control is averaged over
 
 
-class Clue(NamedTuple):
-    """One place where a word is predicted, and who is meant there."""
-
-    group: Hashable
-    antecedent: str
-    next: str
-    story: Hashable
+Clue = namedtuple("Clue", ("group", "antecedent", "next", "story"))
+"""One place where a word is predicted, and who is meant there."""
 
 
 @dataclass(frozen=True)
@@ -54,15 +49,8 @@ class Passage:
     guest_habit: str = ""
 
 
-@dataclass(frozen=True)
-class Gain:
-    """Nats that the antecedents tell about the next word, with a 95 % interval over stories; NaN for a single one."""
-
-    n: int
-    nats: float
-    low: float
-    high: float
-    bias: float
+Gain = namedtuple("Gain", ("n", "nats", "low", "high", "bias"))
+"""Nats that the antecedents tell about the next word, with a 95 % interval over stories; NaN for a single one."""
 
 
 def passages_of_stories(stories: Iterable[Any]) -> Iterator[Passage]:
