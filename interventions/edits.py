@@ -22,13 +22,15 @@ from streamscope.models.head_spec import Head
 from streamscope.models.hooks import Edit, Query, everywhere, run
 from streamscope.probes.stream_states import Place, place_at
 
+Z = "blocks.{}.attn.hook_z"
+
 
 def scale_heads(heads: Iterable[Head], g: float) -> dict[str, Edit]:
     """Multiply the outputs z of the heads by g, before the output projection (LFA App. D).
 
     g = 0 removes a head, g = 1 changes nothing (bit for bit). Hook: `blocks.L.attn.hook_z` [B, T, H, K].
     """
-    return {_hook(layer): partial(scale_axis, index=index, g=g) for layer, index in heads_by_layer(heads).items()}
+    return {Z.format(layer): partial(scale_axis, index=index, g=g) for layer, index in heads_by_layer(heads).items()}
 
 
 def replace_heads(heads: Iterable[Head], means: Mapping[Head, Tensor], g: float = 0.0) -> dict[str, Edit]:
@@ -37,7 +39,7 @@ def replace_heads(heads: Iterable[Head], means: Mapping[Head, Tensor], g: float 
     Unlike zero, the mean keeps what is constant in a head's output. `mean_outputs` computes means.
     """
     return {
-        _hook(layer): partial(_replace, index=index, means=torch.stack([means[Head(layer, h)] for h in index]), g=g)
+        Z.format(layer): partial(_replace, index=index, means=torch.stack([means[Head(layer, h)] for h in index]), g=g)
         for layer, index in heads_by_layer(heads).items()
     }
 
@@ -50,7 +52,7 @@ def resample_heads(heads: Iterable[Head], g: float = 0.0, *, seed: int = 0) -> d
     padding of a shorter one: use batches of similar length. Raises `InputError` in the forward pass for a single row.
     """
     layers = heads_by_layer(heads)
-    return {_hook(layer): partial(_resample, index=index, g=g, seed=seed) for layer, index in layers.items()}
+    return {Z.format(layer): partial(_resample, index=index, g=g, seed=seed) for layer, index in layers.items()}
 
 
 def add_direction(
@@ -85,10 +87,6 @@ def donors(n: int, seed: int) -> Tensor:
     donor_of = torch.empty_like(order)
     donor_of[order] = order.roll(1)
     return donor_of
-
-
-def _hook(layer: int) -> str:
-    return f"blocks.{layer}.attn.hook_z"
 
 
 def heads_by_layer(heads: Iterable[Head]) -> dict[int, list[int]]:
@@ -130,7 +128,7 @@ def _add(x: Tensor, hook: Any, *, places: Sequence[Place], step: Tensor) -> Tens
 
 def mean_outputs(model: Any, rows: Iterable[Sequence[int]], *, chunk: int = 32) -> dict[Head, Tensor]:
     """Mean z [K] of every head; see `hook_means`."""
-    means = hook_means(model, ("blocks.*.attn.hook_z",), rows, chunk=chunk)
+    means = hook_means(model, (Z.format("*"),), rows, chunk=chunk)
     return {Head(int(name.split(".")[1]), h): z for name, mean in means.items() for h, z in enumerate(mean)}
 
 

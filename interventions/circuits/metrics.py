@@ -66,11 +66,11 @@ def value(
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     last = logits[..., 0, :]
     if metric == "logit-difference":
-        return _total(last, batch.answers) - _total(last, batch.foils)
+        return log_total(last, batch.answers) - log_total(last, batch.foils)
     if metric == "log-odds":
         inside = torch.zeros(last.shape[-2:], dtype=torch.bool, device=last.device)
         inside.scatter_(1, batch.answers.where(batch.answers >= 0, batch.answers[:, :1]), True)
-        return _total(last, batch.answers) - last.masked_fill(inside, -torch.inf).logsumexp(-1)
+        return log_total(last, batch.answers) - last.masked_fill(inside, -torch.inf).logsumexp(-1)
     if metric == "kl":
         assert clean is not None
         p, q = clean[..., 0, :].log_softmax(-1), last.log_softmax(-1)
@@ -81,7 +81,7 @@ def value(
     return (log_p * real).sum(-1) / real.sum(-1)
 
 
-def _total(logits: Float[Tensor, "*E B V"], ids: Int[Tensor, "B n"]) -> Float[Tensor, "*E B"]:
+def log_total(logits: Float[Tensor, "*E B V"], ids: Int[Tensor, "B n"]) -> Float[Tensor, "*E B"]:
     """ln Σ exp of the logits at these ids; −1 counts for none."""
     index = ids.where(ids >= 0, 0).expand(*logits.shape[:-1], -1)
     return logits.gather(-1, index).masked_fill(ids < 0, -torch.inf).logsumexp(-1)

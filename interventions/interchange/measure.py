@@ -28,6 +28,7 @@ from streamscope.instruments.open_data import OpenPrompts
 from streamscope.instruments.prompts.suite import Prompt
 from streamscope.instruments.prompts.suite import units as units_of
 from streamscope.instruments.table import Table, counts, described, key, quantity
+from streamscope.interventions.circuits.metrics import log_total
 from streamscope.interventions.interchange import Interchange
 from streamscope.interventions.patch.pairs import answer_tokens
 from streamscope.models.hooks import Edits, Query, edit, pad, run
@@ -189,11 +190,8 @@ def margins(
     logits: Float[Tensor, "B V"], answers: Iterable[tuple[Sequence[int], Sequence[int]]]
 ) -> Float[Tensor, " B"]:
     """ln Σ p(answers) − ln Σ p(foils), in nats."""
-    sums = list[Tensor]()
-    for side in zip(*answers, strict=True):
-        index = pad(side, fill=-1).to(logits.device)
-        sums.append(logits.gather(1, index.clamp(min=0)).masked_fill(index < 0, -torch.inf).logsumexp(1))
-    return sums[0] - sums[1]
+    right, wrong = (log_total(logits, pad(side, fill=-1).to(logits.device)) for side in zip(*answers, strict=True))
+    return right - wrong
 
 
 def swap(

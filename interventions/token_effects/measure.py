@@ -207,10 +207,9 @@ class Modes:
             for layer, gate in gates_of(model, document).items():
                 for head, under in enumerate((gate < np.median(gate, 0)).T):
                     below[layer, head] += np.bincount(mode[in_mode & under], minlength=n)
-        low = (below >= CONSISTENT * tokens) & (tokens > 0)
-        neighbours = [(head.layer, (head.head + 1) % model.config.n_heads) for head in self.heads]
-        self.own = np.array([low[head.layer, head.head] for head in self.heads])  # [heads, modes]
-        self.neighbours = np.array([low[neighbour] for neighbour in neighbours])
+        (layers, heads), low = np.array(self.heads).T, (below >= CONSISTENT * tokens) & (tokens > 0)
+        # [heads, modes]
+        self.own, self.neighbours = low[layers, heads], low[layers, (heads + 1) % model.config.n_heads]
         self.sums: list[tuple[int, int, int, np.ndarray]] = []  # document, mode, tokens, Σ |Δ loss| [heads]
 
     def add(self, index: int, gates: dict[int, np.ndarray], size: np.ndarray) -> None:
@@ -240,9 +239,8 @@ class Modes:
             nothing = np.zeros((len(cells), len(units)))
             block = Observations(measure=OF_MODES, cells=cells, units=units, total=nothing, size=nothing)
             return block, [c for i, name in enumerate(names) for c in _contrasts(4 * i, name, NO_GATE, NO_GATE)]
-        document_index, mode, tokens = (np.array(column) for column in list(zip(*self.sums, strict=True))[:3])
-        lost = np.array([entry[3] for entry in self.sums]).T  # [heads, units]
-        part = lost / np.maximum(lost.sum(1, keepdims=True) / tokens.sum(), np.finfo(float).tiny)
+        document_index, mode, tokens, lost = (np.array(column) for column in zip(*self.sums, strict=True))
+        part = (lost / np.maximum(lost.sum(0) / tokens.sum(), np.finfo(float).tiny)).T  # [heads, units]
         rows, contrasts = list[np.ndarray](), list[Contrast]()
         for i, name in enumerate(names):
             selection = slice(None) if not i else slice(i - 1, i)

@@ -595,6 +595,8 @@ def test_tasks_of_ones_own_and_the_first_contrast_that_gives_pairs(tmp_path: Pat
     found, words = task_pairs(Circuits(task=str(path), metric="loss"), model)
     assert len(found.pairs) == 3 and all(pair.continuation for pair in found.pairs)
     assert "1 left out: the continuations start with the same" in words
+    by_order, _ = task_pairs(Circuits(task="competing", contrast="order", metric="loss"), model)
+    assert all(pair.continuation[:1] == pair.answers for pair in by_order.pairs)
 
 
 def test_f_is_undefined_with_its_reason_where_the_runs_do_not_differ(tmp_path: Path) -> None:
