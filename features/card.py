@@ -103,8 +103,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         raise InputError("give tables: python -m features.card FOLDER/features.parquet")
     if twice := [path for i, path in enumerate(options.tables) if path in options.tables[:i]]:
         raise InputError(f"{twice[0]} is named twice")
-    if other := [path for path in options.tables if path.parent.resolve() != options.tables[0].parent.resolve()]:
-        raise InputError(f"{options.tables[0]} and {other[0]} lie in different folders; write one card per folder")
+    if strays := [path for path in options.tables if path.parent.resolve() != options.tables[0].parent.resolve()]:
+        raise InputError(f"{options.tables[0]} and {strays[0]} lie in different folders; write one card per folder")
     out, text = options.tables[0].parent / "README.md", card(options.tables, options.license)
     if out.exists() and not options.force:
         raise InputError(f"{out} exists already; --force overwrites it")

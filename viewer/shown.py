@@ -89,15 +89,15 @@ def circuit_for_page(model: Any, name: str, path: Path) -> dict[str, Any]:
     for key in ("n_layers", "n_heads"):
         if file.cfg[key] != getattr(model.config, key):
             raise InputError(f"{path} has {key} {file.cfg[key]}, and {name} {getattr(model.config, key)}")
-    given, total = file.edges.set_index("edge")["score"].astype(float), len(graph.names)
-    if (foreign := given.index.difference(graph.names, sort=False)).size:
+    values, total = file.edges.set_index("edge")["score"].astype(float), len(graph.names)
+    if (foreign := values.index.difference(graph.names, sort=False)).size:
         raise InputError(f"{path}: {foreign[0]!r} is no edge of {name}: it is of another model, or has latents")
-    if (unscored := given.index[~np.isfinite(given)]).size:
+    if (unscored := values.index[~np.isfinite(values)]).size:
         raise InputError(f"{path}: the score of {unscored[0]} is no number")
-    if given.empty:
+    if values.empty:
         raise InputError(f"{path} has no edges")
-    scores = given.reindex(graph.names, fill_value=0.0).to_numpy()
-    order = np.argsort(-np.abs(scores), kind="stable")[: min(EDGES, len(given))]
+    scores = values.reindex(graph.names, fill_value=0.0).to_numpy()
+    order = np.argsort(-np.abs(scores), kind="stable")[: min(EDGES, len(values))]
     cells = edge_cells(model, graph).loc[order, ["sender", "reader", "part", "stream"]]
     curve, n_edges = _curve(file, total), int(file.edges["in_graph"].sum())
     return {

@@ -83,9 +83,9 @@ def agreement_table(
     rows = []
     for (tokens, inside), (measure, (agreement, interval)) in product(sets.items(), measures.items()):
         a, b, d = labels[inside], raw[inside], documents[inside]
-        dealt, n_documents, none = np.random.default_rng(seed).permutation(b), len(np.unique(d)), (np.nan, np.nan)
-        value, control = (agreement(a, b), agreement(a, dealt)) if len(a) > 1 else none
-        low, high = interval(a, b, d, seed=seed) if n_documents >= BOOTSTRAP_CLUSTERS else none
+        dealt, n_documents, undefined = np.random.default_rng(seed).permutation(b), len(np.unique(d)), (np.nan, np.nan)
+        value, control = (agreement(a, b), agreement(a, dealt)) if len(a) > 1 else undefined
+        low, high = interval(a, b, d, seed=seed) if n_documents >= BOOTSTRAP_CLUSTERS else undefined
         rows.append({
             "tokens": tokens, "measure": measure, "n": len(a), "documents": n_documents,
             "clusters": len(set(a.tolist()) - {-1}), "raw_clusters": len(set(b.tolist()) - {-1}),

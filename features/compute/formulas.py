@@ -50,7 +50,7 @@ class AttentionStats(NamedTuple):
     """Σ A[q, k] over the keys q − window … q − 1."""
 
     def at(self, rows: Any) -> "AttentionStats":
-        return self._make(x if x is None else x[rows] for x in self)
+        return AttentionStats._make(x if x is None else x[rows] for x in self)
 
 
 @torch.no_grad()

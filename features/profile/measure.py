@@ -71,11 +71,11 @@ def observe(options: Profile, model: object, data: Opened, progress: Progress) -
     )
     cells, sums = clusters.to_frame("cluster"), _sums(labels, clusters, labels["k_star"].to_numpy(float))
     measurements.add(DEPTH, cells, *sums, block="depth", quantity="depth_mean", null=None)
-    alone = ["no other cluster" if (clusters.drop(i) < 0).all() else "" for i in range(len(clusters))]
-    near, farther = each("distance", cells, null=None), each("farther", cells, null=None, missing=alone)
-    farther = [replace(c, weights={**c.weights, len(near) + i: -1.0}) for i, c in enumerate(farther)]
+    reasons = ["no other cluster" if (clusters.drop(i) < 0).all() else "" for i in range(len(clusters))]
+    levels, differences = each("distance", cells, null=None), each("farther", cells, null=None, missing=reasons)
+    differences = [replace(c, weights={**c.weights, len(levels) + i: -1.0}) for i, c in enumerate(differences)]
     measurements.blocks["distance"] = distances(labels, far, clusters)
-    measurements.contrasts["distance"] = near + farther
+    measurements.contrasts["distance"] = levels + differences
     return measurements
 
 
@@ -161,8 +161,8 @@ def read_labels(path: Path, features: Features) -> OwnLabels:
             "documents and positions as in the feature table"
         )
     for name in table.columns.intersection(OWN_TOKEN):
-        if (other := matches[matches[name] != matches[f"{name} there"]]).size:
-            row = other.astype(object).iloc[0]
+        if (mismatches := matches[matches[name] != matches[f"{name} there"]]).size:
+            row = mismatches.astype(object).iloc[0]
             raise InputError(
                 f"{path} belongs to other data: {name} of document {row['document']}, position {row['position']} is "
                 f"{row[f'{name} there']!r} there, {row[name]!r} in the features"

@@ -15,6 +15,7 @@ FIELDS = (
     "id", "place", "quote", "kind", "printed", "unit", "arms", "quantity", "part", "grid", "test", "needs", "verdict",
     "why",
 )  # fmt: skip
+CLAIM = dict.fromkeys(FIELDS, "") | {"id": "x", "quantity": "loss", "x": float("nan"), "grid": "g"}
 VALUES = {
     "loss": {"a": [1.50, 1.52, 1.48, 1.51], "b": [1.20, 1.22, 1.19, 1.21], "c": [1.50, 1.49, 1.51, 1.52],
              "z": [0.0, 0.0, 0.0], "1": [0.5], "one": [67.113472]},
@@ -58,19 +59,14 @@ ROWS = complete(pd.DataFrame(
     ],
 )
 def test_a_planted_difference_has_its_verdict(arms: str, test: str, printed: str, needs: str, verdict: str) -> None:
-    claim = dict.fromkeys(FIELDS, "") | {
-        "id": "x", "arms": arms, "quantity": "loss", "x": float("nan"), "grid": "g", "test": test, "printed": printed,
-        "needs": needs, "unit": "nats",
-    }  # fmt: skip
+    claim = CLAIM | {"arms": arms, "test": test, "printed": printed, "needs": needs, "unit": "nats"}
     assert judged(claim, ROWS)["verdict"] == verdict
 
 
 def test_what_is_no_test_is_refused() -> None:
-    claim = dict.fromkeys(FIELDS, "") | {"id": "x", "arms": "a − b", "quantity": "loss", "x": float("nan"), "grid": "g"}
-    with pytest.raises(InputError, match="the test '≥ 0' is none of"):
-        judged(claim | {"test": "≥ 0"}, ROWS)
-    with pytest.raises(InputError, match="did you mean reproduced"):
-        judged(claim | {"verdict": "reproducd"}, ROWS)
+    for change, line in (({"test": "≥ 0"}, "the test '≥ 0' is none of"), ({"verdict": "reproducd"}, "mean reproduced")):
+        with pytest.raises(InputError, match=line):
+            judged(CLAIM | {"arms": "a − b", **change}, ROWS)
 
 
 @pytest.mark.parametrize("paper", [name for name in NAMES if (PAPERS / name / "claims.csv").is_file()])

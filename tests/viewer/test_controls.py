@@ -139,7 +139,6 @@ def test_every_preset_has_a_control_or_a_reason(name: str) -> None:
         ('{"streams": {"token": "nowhere"}}', "streams.token must be unembedding or everywhere, got 'nowhere'"),
         ('{"canon": ["L0.a"]}', "canon cannot be changed: this model has no Canon layers"),
         ('{"mixing": "L0.v"}', "mixing must be a list of places, .*"),
-        ('{"latents": {"d": 3}}', r"latents of d must be a list of numbers, such as \[17\], got 3"),
         ('{"latents": {"d": [-1]}}', r"latents of d must be a list of numbers, such as \[17\], got \[-1\]"),
         ('{"mixing": ["L0.q"]}', "unknown place of mixing in 'L0.q' 'q': .*"),
     ],
