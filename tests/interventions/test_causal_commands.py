@@ -17,16 +17,13 @@ from streamscope.instruments.data import Documents, Prompts, Tasks
 from streamscope.instruments.result import Result
 from streamscope.interventions import ablate, ablation_effects, amplify, hydra, latents, patch, streams, token_effects
 from streamscope.models import load
-from streamscope.text.tokenizer import Tokenizer
 from tests.interventions import copiers
 from tests.interventions.copiers import DELTA, A
 from tests.interventions.swapped import suite_of_the_corpus
 from tests.interventions.test_ablate import interrupt_pass
 from tests.tiny import MOST_PARTS, randomise, refused, some, untrained
 
-ROOT = Path(__file__).resolve().parents[2]
 PRESETS = ["std-t", "lfa", "dst-kron", "pls", "c2", "llama", "hdpl", "gpt2", "kromcanon"]
-SMALL = ["--tasks", "capitalization-8", "gender-16"]
 OWN = ["--clean", "The cat saw the", "--corrupt", "The dog saw the", "--answer", " cat", "--foil", " dog"]
 
 
@@ -34,7 +31,7 @@ OWN = ["--clean", "The cat saw the", "--corrupt", "The dog saw the", "--answer",
 def run(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
     """A saved tiny model of a preset with the bundled tokenizer."""
     made: dict[str, str] = {}
-    tokenizer = Tokenizer.load(ROOT / "models" / "zoo" / "lfa")
+    tokenizer = load("lfa").tokenizer
 
     def make(preset: str, **changes: int) -> str:
         key = preset + str(changes)
@@ -90,8 +87,8 @@ def test_a_model_beside_its_control_and_found_groups(
     run: Callable[..., str], tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     out = tmp_path / "e.parquet"
-    options = ["--groups", "found", "--k", "1", "--control", run("c2"), *SMALL]
-    ablation_effects.main([run("pls"), *options, "--draws", "0", "--out", str(out)])
+    options = ["--groups", "found", "--k", "1", "--control", run("c2"), "--draws", "0", "--out", str(out)]
+    ablation_effects.main([run("pls"), *options, "--tasks", "capitalization-8", "gender-16"])
     result = Result.load(out)
     assert set(result.table().frame["group"]) == {"found-entity", "found-anchor", "found-semantic"}
     ratios = result.table("ratios").frame

@@ -129,7 +129,10 @@ def test_equals_one_forward_per_case_and_edit(preset: str) -> None:
         add_direction(torch.linspace(-1, 1, 32), {0: 1.0, 1: -1.0}, [streams]),
         *({name: bend} for name in hooks),
     ]
-    found = answer_log_probs(model, PROMPTS, POSITIONS, ANSWERS, sweep)
+    steps: list[int] = []
+    bar = lambda batches: (steps.append(i) or i for i in batches)  # noqa: E731
+    found = answer_log_probs(model, PROMPTS, POSITIONS, ANSWERS, sweep, progress=bar)
+    assert len(steps) == len(found), "the bar moves to its end"
     for e, edits in enumerate([{}, *sweep]):
         for i, ids in enumerate(PROMPTS):
             log_p = under(model, torch.tensor([ids]), edits)[0, POSITIONS[i]].log_softmax(-1)
