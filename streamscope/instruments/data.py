@@ -258,7 +258,10 @@ def kind_of(spec: Any) -> type[Data]:
 
 
 class Opened(dict[type[Data], Any]):
-    """The data of one measurement by kind, each opened for the model when it is first asked for."""
+    """The data of one measurement by kind, each opened for the model when `data[kind]` first asks for it.
+
+    As a mapping it holds what is open; `specs` are all the kinds that the instrument takes.
+    """
 
     def __init__(
         self, model: Any, specs: Sequence[Any], like: "Opened | None" = None,

@@ -14,6 +14,7 @@ from streamscope.cli.errors import InputError
 from streamscope.instruments.data import Documents, Labels, Prompts, Sets, Tasks, Text, Tokens
 from streamscope.instruments.open_data import open_data
 from streamscope.instruments.result import Result
+from streamscope.interventions.ablate import main as ablate
 from streamscope.interventions.patch import Patch
 from streamscope.models import load
 from streamscope.probes.heads import Heads
@@ -87,6 +88,12 @@ def test_commands_measure_without_bos_and_say_so(plain: Any, tmp_path: Path, cap
         assert ("without BOS" in capsys.readouterr().out) == (bos == "no")
     (lens,) = (Result.load(tmp_path / "no.parquet").tables["lens"].frame,)
     assert "BOS" not in set(lens["read"]) and "Lily" in "".join(lens["read"])
+    words = ["--heads", "L0.H1", "--draws", "1", "--data", "stories:3:5", "--stride", "0", "--bos", "no"]
+    ablate([*words, "--out", str(tmp_path / "a.parquet")])
+    unedited, documents = Result.load(tmp_path / "a.parquet").blocks["loss"], Documents("stories:3:5", stride=0)
+    by_hand = np.concatenate([losses(plain, row) for row in open_data(documents, plain).rows()])
+    assert unedited.sizes[0].sum() == len(by_hand)
+    assert unedited.total[0].sum() / len(by_hand) == pytest.approx(by_hand.mean(), abs=1e-5)
     with pytest.raises(InputError, match="routing reads no text, so --bos has no effect: leave it out"):
         routing(["stories/dst-kron", "--bos", "no"])
 

@@ -14,7 +14,7 @@ import torch
 
 from streamscope.cli.errors import InputError
 from streamscope.features.extract import Extract
-from streamscope.features.store import raw_of
+from streamscope.features.store import raw_of, read_features, read_raw
 from streamscope.instruments.data import Documents, Tokens
 from streamscope.instruments.open_data import open_data
 from streamscope.interventions.ablate import Ablate
@@ -214,7 +214,7 @@ def test_a_stride_beyond_the_context_is_one_line(model: Any, text: Path) -> None
         open_data(Documents(str(text), stride=33), model)
 
 
-def test_rows_of_tokens_cover_the_document(model: Any, text: Path) -> None:
+def test_rows_of_tokens_cover_the_document(model: Any, text: Path, tmp_path: Path) -> None:
     """Features and effects have a row per token, at its position in the document; losses are those of a plain pass."""
     data = Tokens(str(text), stride=8)
     shards = open_data(data, model).shards.documents
@@ -230,10 +230,16 @@ def test_rows_of_tokens_cover_the_document(model: Any, text: Path) -> None:
     losses = [x for d in range(3) for x in plainly(model, shards.document(d).tolist(), 8)]
     np.testing.assert_allclose(rows["loss"], losses, atol=1e-4)
     assert features["prediction_id"].tolist() == rows["prediction_id"].tolist()
+    later = Extract(**HEADS, tier="core", logits_row="next").measure(model, data).table("features").frame
+    for d, some in later.groupby("document"):
+        assert some["position"].tolist() == list(range(len(shards.document(int(d))) - 2)), "one row less"
     assert effects.blocks["delta_loss"].units["cluster"].nunique() == 3
     with_raw = Extract(**HEADS, tier="core", raw=()).measure(model, data)
     depth, raw = with_raw.blocks["depth"], raw_of(with_raw)
     assert len(depth.units) == 3 and depth.total.sum() == len(rows) == len(raw.X)
+    with_raw.save(tmp_path / "f.parquet")
+    assert np.array_equal(read_raw(tmp_path / "f-raw.parquet").X, raw.X)
+    assert read_features(tmp_path / "f.parquet").table["position"].tolist() == rows["position"].tolist()
 
 
 @pytest.mark.parametrize("n", [5, 12])

@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -199,7 +200,7 @@ def test_figures_are_json_without_nan_and_cannot_end_their_script(own_plotly: st
     assert "<b>Map &lt;of&gt; heads: m</b> Heads &amp; more" in text and "<b>A line each: m</b>" in text
 
 
-def test_texts_are_escaped_and_markup_is_kept(tmp_path: Path) -> None:
+def test_texts_are_escaped_and_a_disk_that_is_full_leaves_the_old_page(tmp_path: Path, monkeypatch: Any) -> None:
     safe = Markup('<a href="{}">live</a>').format('x"y.html')
     write_page(
         tmp_path / "new" / "p.html", "A <page>", "", [Section("<h>", ["<p1>", safe], commands=["a <b>", "c"])], "<so>"
@@ -210,6 +211,14 @@ def test_texts_are_escaped_and_markup_is_kept(tmp_path: Path) -> None:
     assert '<p><a href="x&#34;y.html">live</a></p>' in text and "<pre>a &lt;b&gt;\nc</pre>" in text
     links = re.findall(r'href="#([^"]+)"', page())
     assert len(links) == 2 and all(page().count(f'id="{one}"') == 1 for one in links), "contents link to every section"
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("streamscope.cli.disk.os.replace", full)
+    with pytest.raises(InputError, match="cannot write"):
+        write_page(tmp_path / "new" / "p.html", "t", "", [Section("One")])
+    assert [(one.name, one.read_text()) for one in (tmp_path / "new").iterdir()] == [("p.html", text)]
 
 
 def test_the_main_table_is_open_and_a_click_opens_the_others() -> None:

@@ -361,6 +361,9 @@ def test_what_no_part_takes_is_refused_by_name(tmp_path: Path) -> None:
         assert line in refused(file, "kromcanon", *(word for one in more for word in ("--set", one)))
     with pytest.raises(InputError, match="give a checkpoint"):
         main([str(file)])
+    written(w, file)
+    with pytest.raises(InputError, match="is not empty: choose another folder"):
+        main([str(file), "--format", "kromcanon", "--out", str(tmp_path), *SET])
     assert "token_emb.weight is missing; is it a file of this format?" in refused(file, "hdpl")
     layer = drawn(layer_shapes("hc", 4, 6))
     with pytest.raises(InputError, match=r"^stream_embed \[4, 6\] is not used by any part"):

@@ -44,6 +44,7 @@ ROWS = complete(pd.DataFrame(
         ("a − c", "number", "0.01", "", "inconclusive"),
         ("a", "number", "1.51", "", "reproduced"),
         ("a", "number", "1.9", "", "different value"),
+        ("a − c", "number", "0.001", "", "inconclusive"),
         ("a", "> 1.4", "", "", "reproduced"),
         ("a − b", "> 0", "", "able > 0", "too weak to test"),
         ("a − c", "within 0.1", "", "able > 0", "reproduced"),

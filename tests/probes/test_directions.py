@@ -19,6 +19,7 @@ from streamscope.probes import Directions
 from streamscope.probes.directions import measure as directions
 from streamscope.probes.directions.choice import check_direction, direction_of, read_direction
 from streamscope.probes.stream_states import States, ordinary, stream_states
+from tests.probes.planted import gpt2_and_bridge
 from tests.tiny import randomise
 
 WORDS = 40
@@ -227,6 +228,18 @@ def test_held_out_prompts_are_not_the_ones_the_direction_is_from() -> None:
     scenes = 5 * rng.standard_normal((60, 6, 300))
     a, b = scenes + 0.3, scenes - 0.3
     assert held_out_auc(a, b) > held_out_auc(a, rng.permutation(b)) + 0.1
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+def test_on_a_bridge() -> None:
+    """A library model's residual stream after layer 0, from its own hidden states; the first token is left out."""
+    (inner, bridge), rows = gpt2_and_bridge(of_a_copy=True), [[3, 4, 90, 2], [3, 7]]
+    states = stream_states(bridge, rows)
+    assert states.streams == ("resid",) and states.values.shape == (2, 2, 1, 32)
+    for own, row in zip(states.values[:, 0, 0], rows, strict=True):
+        with torch.no_grad():
+            hidden = inner(torch.tensor([row]), output_hidden_states=True).hidden_states[1]
+        np.testing.assert_allclose(own, hidden[0, 1:].double().mean(0), atol=1e-5)
 
 
 def test_sets_with_equal_means_have_no_direction() -> None:

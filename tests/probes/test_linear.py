@@ -331,6 +331,9 @@ def own_rows() -> pd.DataFrame:
 def test_labels_of_ones_own_on_any_hook(tiny_run: Path, tmp_path: Path) -> None:
     rows, model, source = own_rows(), load(tiny_run), str(tmp_path / "mine.csv")
     rows.to_csv(source, index=False)
+    rows.to_parquet(other := str(tmp_path / "mine.parquet"))
+    first, same = (open_data(Labels(labels=path), model).examples for path in (source, other))
+    assert first == same, "numbers of a CSV are text, those of a table are not"
     how = Linear(hooks=("hook_embed", "blocks.0.attn.hook_z"), folds=3, controls=1)
     found = how.measure(model, Labels(labels=source)).table()
     assert found.frame.set_index("hook").loc["hook_embed", "accuracy"] == 1.0

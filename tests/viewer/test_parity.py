@@ -14,6 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from streamscope.models.checkpoint import bundled, load
 from streamscope.models.config.presets import PRESETS
 from streamscope.models.hooks import capture, edit
 from streamscope.models.hooks.controls import control_hooks
@@ -44,9 +45,9 @@ CHANGES: dict[str, dict[str, Any]] = {
 EXPORT = """
 import sys
 from streamscope.viewer.export import graph_of
-from tests.viewer.test_parity import tiny
+from tests.viewer.test_parity import PRESETS, load, tiny
 for name in sys.argv[1:]:
-    graph_of(tiny(name))
+    graph_of(tiny(name) if name in PRESETS else load(name))
 """
 
 
@@ -122,6 +123,13 @@ def check(model: Any) -> None:
 @pytest.mark.parametrize("name", some(PRESETS, FAST))
 def test_presets(name: str) -> None:
     check(exported(name))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", bundled())
+def test_bundled_models(name: str) -> None:
+    prepare(name)
+    check(load(name))
 
 
 @torch.no_grad()
