@@ -124,7 +124,8 @@ def load(
     """Load the model of a run in evaluation mode, with its tokenizer.
 
     `dtype` of weights and activations is fp32, or bf16 for half of the memory and less than three digits. Weights that
-    have this dtype in the file stay mapped to it.
+    have this dtype in the file stay mapped to it. Raises `InputError` for a missing or damaged file, and for other
+    weights, another configuration or another tokenizer than the run's.
     """
     name, device, folder = dtype_name(dtype), pick_device(str(device)), run_folder(run_or_path)
     try:

@@ -82,7 +82,11 @@ class Dictionary:
 
 
 def read_dictionary(spec: str, model: Any = None) -> Dictionary:
-    """The dictionary of a folder, for this model if one is given."""
+    """The dictionary of a folder, for this model if one is given.
+
+    Raises `InputError` for an architecture, activation or normalisation that is not read, a missing k or threshold,
+    damaged weights, another width than the model's, and a dictionary of other weights.
+    """
     folder = dictionary_folder(spec)
     with reading(folder / CONFIG, MAKE_ONE):
         config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
@@ -172,7 +176,10 @@ def dictionary_folder(spec: str) -> Path:
 
 
 def write_dictionary(folder: Path, dictionary: Dictionary) -> None:
-    """Write a folder that SAELens opens: a JumpReLU dictionary, or a transcoder with or without a skip connection."""
+    """Write a folder that SAELens opens: a JumpReLU dictionary, or a transcoder with or without a skip connection.
+
+    Raises `InputError` for a dictionary that keeps the k largest latents, which neither can say.
+    """
     if dictionary.k:
         raise InputError(f"{folder}: a dictionary of the {dictionary.k} largest latents is not written: thresholds are")
     transcoder = dictionary.target != dictionary.hook

@@ -44,7 +44,8 @@ def generate(
     (`hooks.everywhere`) or the model has Canon layers: then every step runs the whole sequence.
 
     A sequence ends early before one of `model.eos_ids`, unless `stop_at_eos` is False. Prompt i draws from a generator
-    seeded `seed + i`, so its text does not depend on other prompts.
+    seeded `seed + i`, so its text does not depend on other prompts. Raises `InputError` if prompt and continuation
+    exceed the context, and for logits that are NaN or +∞.
     """
     good = 0 <= temperature < math.inf and (top_k is None or top_k >= 1) and (top_p is None or 0 < top_p <= 1)
     if not good or not 0 < repetition_penalty < math.inf or not 0 <= min_p <= 1 or max_new_tokens < 0:

@@ -56,7 +56,10 @@ class Lenses:
 
 
 def read_lenses(path: Path, model: Any) -> Lenses:
-    """The lenses of a file, for the model that they were fitted on."""
+    """The lenses of a file, for the model that they were fitted on.
+
+    Raises `InputError` for maps of another width, and of other weights; published files of others name none.
+    """
     if path.suffix == ".pt":  # published: matrices J by layer, x̂ = J x; a file of ours names the weights as well
         with reading(path, "give a file with the matrices J of layers"):
             payload = torch.load(path, map_location="cpu", weights_only=True)
@@ -81,7 +84,8 @@ def read_lenses(path: Path, model: Any) -> Lenses:
 
 
 def lenses_of_kind(spec: str, model: Any) -> tuple[Lenses, str]:
-    """The lenses of a file, and the kind of FILE:KIND."""
+    """The lenses of a file, and the kind of FILE:KIND. Raises `InputError` as `read_lenses`, and for maps of an
+    untrained model's states, which say nothing of this model's."""
     path, _, kind = spec.rpartition(":")
     if not path:
         raise InputError(f"--lens {spec}: give FILE:KIND, such as lenses.safetensors:tuned")

@@ -17,7 +17,7 @@ def build(
     """Build a model with random weights, in evaluation mode.
 
     build("lfa", scale="tiny"), build("pls", n_layers=4, **{"attention.v": "kron"}), build(config).
-    `scale` applies to preset names only.
+    `scale` applies to preset names only. Raises `InputError` for unknown names and impossible parts.
     """
     if isinstance(name_or_config, str):
         config = preset(name_or_config, scale, **overrides)

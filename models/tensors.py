@@ -80,7 +80,8 @@ def weights_digest(model: Any) -> str:
 def read_tensors(
     path: Path, remedy: str = "restore it or train the run again"
 ) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """(tensors, metadata) of a safetensors file whose content has the sha256 that it records, if it records one."""
+    """(tensors, metadata) of a safetensors file. Raises `InputError` if it is missing, truncated, or differs from the
+    sha256 that it records (files of other programs record none); `remedy` then says what to do."""
     if not path.is_file():
         raise InputError(f"{path} is missing: {path.parent} is not a complete run folder")
     with reading(path, remedy):
@@ -122,7 +123,10 @@ def release_memory() -> None:
 
 
 def save(model: "StreamTransformer", folder: Path) -> None:
-    """Write configuration, weights and tokenizer of a model to a folder for `checkpoint.load`."""
+    """Write configuration, weights and tokenizer of a model to a folder for `checkpoint.load`.
+
+    Raises `InputError` for the folder of a run, whose manifest and metrics belong to other weights.
+    """
     if (folder / "manifest.json").exists():
         raise InputError(f"{folder} is a run with its own history: save the model into another folder")
     folder.mkdir(parents=True, exist_ok=True)

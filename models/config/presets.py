@@ -24,7 +24,10 @@ PRESETS: dict[str, tuple[str, c.ModelConfig]] = {}
 
 
 def preset(name: str, scale: str = "paper", **overrides: Any) -> c.ModelConfig:
-    """The configuration `name` at `scale`, with dotted overrides (`models.config.serialization.override`)."""
+    """The configuration `name` at `scale`, with dotted overrides (`models.config.serialization.override`).
+
+    Raises `InputError` for an unknown preset, scale or field.
+    """
     if name not in PRESETS:
         raise unknown("preset", name, sorted(PRESETS))
     if scale not in SCALES:

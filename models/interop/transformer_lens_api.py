@@ -262,7 +262,8 @@ class LensMixin:
     def no_norm_after(self) -> None:
         """Raise `InputError` if a norm acts between heads, neurons or biases and the stream (OLMo 2, Gemma 2)."""
         if self.config.norm_place != "before":
-            raise InputError(f"{self.config.name} norms what a layer writes: use decompose_resid(), not its heads")
+            raise InputError(f"{self.config.name} norms what a layer writes, so its heads, neurons and biases are no "
+                             "parts of the stream: use the layer's updates (decompose_resid, L2.attn)")  # fmt: skip
 
     def __getattr__(self, name: str) -> Any:
         """As in torch; a property that raised `Undefined` is called again, for its own message."""
@@ -282,7 +283,8 @@ class LensMixin:
         """(output, ActivationCache) of tokens or text, with the activations of `names_filter`.
 
         Without a filter, the cache has every hook of the table except `hook_result`, which is H times as large as the
-        stream: name it, or call `set_use_attn_result(True)`.
+        stream: name it, or call `set_use_attn_result(True)`. Raises `InputError` for a filter that matches nothing, and
+        for a hook that did not fire before `stop_at_layer`.
         """
         single = kwargs.get("remove_batch_dim", False)
         if single and args and isinstance(args[0], list | tuple) and len(args[0]) != 1:

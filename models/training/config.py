@@ -207,7 +207,8 @@ def phases_of(spec: str | None) -> list[Phase]:
         match = re.fullmatch(form, text, re.ASCII)
         weights = tuple(map(float, match[4].split("/"))) if match and match[4] else None
         if match is None or (weights and not 0 < sum(weights) < math.inf):
-            raise InputError(f"--phases {text!r}: write STEPS:BATCHxCONTEXT, perhaps with :WEIGHT/WEIGHT")
+            raise InputError(f"--phases {text!r}: write STEPS:BATCHxCONTEXT or STEPS:BATCHxCONTEXT:WEIGHT/WEIGHT, with "
+                             "a comma before the next phase")  # fmt: skip
         steps, batch, n_ctx = map(int, match.groups()[:3])
         phases.append(Phase(sum(phase.steps for phase in phases), steps, batch, n_ctx, weights))
     return phases

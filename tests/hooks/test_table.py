@@ -96,3 +96,11 @@ def test_listening_does_not_change_the_result(variant: str) -> None:
     hooked, _ = model.run_with_cache(t)
     torch.testing.assert_close(hooked, plain, rtol=0, atol=1e-12)
     assert torch.equal(model(t), plain)
+
+
+@every
+def test_rows_of_a_batch_are_independent(variant: str) -> None:
+    model = make(variant).double()
+    (_, cache), (_, turned) = (model.run_with_cache(rows) for rows in (tokens(model), tokens(model).flip(0)))
+    for name, x in cache.items():
+        torch.testing.assert_close(turned[name].flip(0), x, rtol=0, atol=1e-12, msg=name)

@@ -30,9 +30,9 @@ def direction_of(model: Any) -> torch.Tensor:
     return d / d.norm()
 
 
-def noisy(preset: str) -> Any:
+def noisy(preset: str, **changes: Any) -> Any:
     """A tiny model with large weights, biases among them."""
-    return randomise(build(preset, "tiny").eval(), std=0.1, seed=1)
+    return randomise(build(preset, "tiny", **changes).eval(), std=0.1, seed=1)
 
 
 @pytest.mark.parametrize("preset", ["lfa", "gpt2", "kromcanon", "pls"])
@@ -100,7 +100,7 @@ def test_a_direction_that_nothing_is_written_along_changes_nothing() -> None:
 
 
 def test_channelized_projections_are_refused_or_made_dense_exactly() -> None:
-    model = noisy("dst-kron")
+    model = noisy("dst-kron", **{"attention.o.bias": True})
     d = direction_of(model)
     for direction, dense, line in ((d, False, "kronecker.*--dense"), (0 * d, True, "not 0")):
         with pytest.raises(InputError, match=line):
@@ -108,7 +108,9 @@ def test_channelized_projections_are_refused_or_made_dense_exactly() -> None:
     new = abliterate_weights(model, d, dense=True)
     assert new.config.attention.o.kind == "dense" and model.config.attention.o.kind == "kronecker"
     assert new.n_params() > model.n_params()
-    torch.testing.assert_close(new.blocks[1].attn.o.matrix(), project_out(model.blocks[1].attn.o.matrix(), d))
+    was, now = (one.blocks[1].attn.o for one in (model, new))
+    torch.testing.assert_close(now.matrix(), project_out(was.matrix(), d))
+    torch.testing.assert_close(now.bias, was.bias - (was.bias @ d) * d)
 
 
 def test_one_changed_model_exists_at_a_time(tiny_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -187,6 +187,7 @@ def test_the_curve(tiny_run: Path) -> None:
     of_heads = result.table("heads").frame.set_index(["alpha", "head"])
     both = [of_heads.loc[(a, "L1.H1"), "entropy"] for a in alphas]
     assert both[0] == pytest.approx(both[1], abs=1e-6) and len(of_heads) == 16
+    assert of_heads["unchanged"].isna().all(), "up to the amplified layer orders stay by construction"
     mean = of_heads.loc[8.0]["entropy"].mean()
     assert row["entropy"] == pytest.approx(mean, abs=1e-9) and row["entropy"] < table.loc[1.0, "entropy"]
     ends = {name: result.blocks[name].measure.limits for name in ("peak", "unchanged", "entropy")}

@@ -174,7 +174,7 @@ def test_hooks_outside_the_blocks_are_patched_once_and_carry_everything(preset: 
      ("kromhc", "s4_pre", "auto", "s0 to s3"), ("lfa", "attn_out", "head", "no heads"),
      ("std-t", "q.token", "auto", "the heads of std-t read no named streams; patch q"),
      ("lfa", "k.contxt", "auto", "unknown stream 'contxt': did you mean context"),
-     ("lfa", "v_mix", "role", "no positions")],
+     ("lfa", "v_mix", "role", "no positions"), ("lfa", "v_mix", "head", "no heads")],
 )  # fmt: skip
 def test_what_cannot_be_patched_is_refused(preset: str, name: str, by: Any, line: str) -> None:
     with pytest.raises(InputError, match=line):

@@ -261,10 +261,11 @@ def test_whether_a_file_adds_bos(adds: bool | None, words: str, policy: str, lla
 
 def test_what_a_file_leaves_to_llama_cpp(llama: Gguf, tmp_path: Path) -> None:
     """The scale of scores of the largest Gemma, the width over the heads; rotary positions without a kind."""
-    written("gemma2", tmp_path / "a.gguf")  # 4 heads of 16, 2 of keys; the width is 48
-    for layers, wide in ((45, 16), (46, 12)):
-        file = with_fields(read_header(tmp_path / "a.gguf"), {"gemma2.block_count": layers})
-        assert their_config(file)["query_pre_attn_scalar"] == wide
+    for kind, largest in (("gemma2", 46), ("gemma3", 62)):
+        written(kind, tmp_path / kind)  # 4 heads of 16, 2 of keys; the width is 48
+        for layers, wide in ((largest - 1, 16), (largest, 12)):
+            file = with_fields(read_header(tmp_path / kind), {f"{kind}.block_count": layers})
+            assert their_config(file)["query_pre_attn_scalar"] == wide
     linear = their_config(with_fields(llama, {"factor": 4.0}, ROPE))["rope_scaling"]
     assert linear["rope_type"] == "linear" and linear["factor"] == 4.0
     assert "rope_scaling" not in their_config(with_fields(llama, {"type": "none", "attn_factor": 1.0}, ROPE))

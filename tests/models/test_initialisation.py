@@ -59,6 +59,17 @@ def test_every_weight_starts_at_the_spread_of_its_formula(name: str) -> None:
         assert torch.equal(model.unembed.weight, model.embed.weight) and model.unembed.weight is not model.embed.weight
 
 
+def test_what_layer_0_writes_before_training() -> None:
+    """The audit's figures (SPEC §9), to 5 %: a Kronecker map of N(0, .02) starts 54 times weaker than a dense one."""
+    found, tokens = {}, torch.randint(4096, (8, 64), generator=torch.Generator().manual_seed(0))
+    for name in ("dst-dense", "dst-kron", "lfa"):
+        changes = {"attention.v.init": "none"} if name == "lfa" else {}  # not the preset's rule for raw values
+        with torch.no_grad(), capture(model := build(name, "small", **changes), "blocks.0.hook_attn_out") as seen:
+            model(tokens)
+        found[name] = float(seen["blocks.0.hook_attn_out"].std())
+    assert found == pytest.approx({"dst-dense": 5.9e-3, "dst-kron": 1.1e-4, "lfa": 2.1e-5}, rel=0.05)
+
+
 def test_rules_by_projection() -> None:
     """Fan-ins 192 dense, 32 of a block, 6 Kronecker; o is divided by sqrt(12) unless that is switched off."""
     changes = {"attention.q": "ind", "attention.v": "kron", "mlp.up.init": "orthogonal", "mlp.up.init.gain": "2"}

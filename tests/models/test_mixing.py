@@ -53,6 +53,14 @@ def test_the_best_swap_of_the_paper() -> None:
 
 
 @torch.no_grad()
+def test_numbers_that_are_not_finite_are_undefined() -> None:
+    model = krom(-2.0)
+    model.blocks[0].mlp_hc.alpha["res"].fill_(math.nan)
+    (row,) = (r for r in measure(model) if r["metric"] == "alpha_res" and r["module"] == "blocks.0.mlp_hc")
+    assert row["value"] is None and row["undefined"] == "not finite"
+
+
+@torch.no_grad()
 def test_no_token_exceeds_the_best_swap_and_some_come_near() -> None:
     """σ(−2 + 2 · ½) at α = ½, whatever W is."""
     model = krom(-2.0)

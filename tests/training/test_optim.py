@@ -15,6 +15,7 @@ from streamscope.models.config.serialization import from_dict
 from streamscope.models.training import optim
 from streamscope.models.training.config import Training, with_recipe
 from streamscope.models.training.optim import AdamW, Muon, make_optimizer, roles, set_lr, store_parameters
+from tests.tiny import some
 
 TOKENS = torch.randint(256, (2, 13), generator=torch.Generator().manual_seed(0))
 
@@ -310,3 +311,19 @@ def test_state_survives_a_round_trip(stored: str, changes: dict[str, Any]) -> No
             optimizer.zero_grad()
         ends.append(model.state_dict())
     torch.testing.assert_close(*ends, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("preset", some(["kromcanon", "hdpl", "pls"], ["kromcanon", "hdpl"]))
+def test_a_model_stored_in_bf16_learns(preset: str) -> None:
+    """As at scale paper: kromcanon by Muon, hdpl with sampled latents."""
+    model, t = build(preset, "tiny", dropout=0.0).train(), training(preset, lr=3e-3, **BF16)
+    store_parameters(model, t)
+    optimizer, losses = make_optimizer(model, t), list[float]()
+    torch.manual_seed(0)
+    for _ in range(30):
+        loss, parts = model.loss(TOKENS[:, :-1], TOKENS[:, 1:])
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(float(parts["ce"].detach()))
+    assert losses[-1] < 0.9 * losses[0]

@@ -145,7 +145,11 @@ class Bridged(CleanCopies, TransformerBridge):
 
 
 def bridge(name: str, *, device: str | torch.device = "cpu", dtype: torch.dtype = torch.float32) -> Bridged:
-    """Open the causal language model of a Hugging Face folder, or of the hub's cache, of any family in a bridge."""
+    """Open the causal language model of a Hugging Face folder, or of the hub's cache, of any family in a bridge.
+
+    Its name in titles is hf:NAME. Raises `InputError` if the folder does not exist, config.json does not fit the
+    weights, a tensor is missing, or the bridge gives other logits than the library.
+    """
     folder = reader.source_folder(name)
     # any error of a family's code on an unexpected config.json
     with reading(folder, "download it again"), warnings.catch_warnings(), ExitStack() as stack:

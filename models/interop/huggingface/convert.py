@@ -152,7 +152,8 @@ def read_weights(folder: Path, config: ModelConfig, family: Family) -> tuple[Mod
     """Convert their tensors to (configuration, our tensors by name), in the dtype of the file, or fp32 where an adapter
     is merged.
 
-    As in the library, a file whose head differs from its embedding unties a tied configuration.
+    As in the library, a file whose head differs from its embedding unties a tied configuration. Raises `InputError` for
+    an adapter that is not plain LoRA, and a tensor that is missing, unused or of another shape.
     """
     with ExitStack() as stack:
         if (path := gguf_file(folder)) is None:
