@@ -103,6 +103,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         raise InputError("give tables: python -m features.card FOLDER/features.parquet")
     if twice := [path for i, path in enumerate(options.tables) if path in options.tables[:i]]:
         raise InputError(f"{twice[0]} is named twice")
+    if missing := [path for path in options.tables if not path.exists()]:
+        raise InputError(f"{missing[0]} does not exist; check the path")
     if strays := [path for path in options.tables if path.parent.resolve() != options.tables[0].parent.resolve()]:
         raise InputError(f"{options.tables[0]} and {strays[0]} lie in different folders; write one card per folder")
     out, text = options.tables[0].parent / "README.md", card(options.tables, options.license)

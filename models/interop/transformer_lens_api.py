@@ -257,7 +257,8 @@ class LensMixin:
         if name in ("heads", "neurons"):
             self.no_norm_after()
         elif isinstance(self.config.residual, Hyper):
-            raise InputError("updates do not add up to the residual stream of hyper-connections: use accumulated_resid")
+            raise InputError("updates do not add up to the residual stream of hyper-connections: use "
+                             "accumulated_resid, or the streams in hook_streams_post")  # fmt: skip
 
     def no_norm_after(self) -> None:
         """Raise `InputError` if a norm acts between heads, neurons or biases and the stream (OLMo 2, Gemma 2)."""
