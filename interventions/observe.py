@@ -329,7 +329,7 @@ def observe_prompts(
     if not measures:
         return {}
     from streamscope.probes.coherence import Coherence  # losses need no probe
-    from streamscope.probes.roles import left_out
+    from streamscope.probes.roles import RoleQuery, left_out
     from streamscope.probes.sps import Sps
 
     probes = {"sps": (Sps(), "sps"), "coherence": (Coherence(), "log_odds")}
@@ -357,6 +357,7 @@ def observe_prompts(
         table, n = tables[measure], len(query.tokens)
         cases, by_case = table[list(NAMES)].iloc[:: len(table) // n].reset_index(drop=True), np.stack(values[measure])
         if measure == "sps":  # of all heads, and of those of each layer
+            assert isinstance(query, RoleQuery)
             layers = table["layer"].unique()
             by_layer = by_case.reshape(len(members), n, len(layers), -1).mean(-1).swapaxes(1, 2)
             readouts, note = ("all", *(f"L{layer}" for layer in layers)), left_out(query, "target and distractor")
