@@ -33,7 +33,7 @@ from streamscope.instruments.prompts.alignment import Aligned
 from streamscope.instruments.prompts.tasks import Task
 from streamscope.models.hooks import Edits, Query, batches, edited_at, pad, run
 from streamscope.models.readout import divergences, log_probs_at, map_logits, token_losses
-from streamscope.models.sweep import chunk_tokens, pass_shares, prefix_of, run_sweep
+from streamscope.models.sweep import chunk_tokens, pass_shares, passes, run_sweep
 from streamscope.models.transformer import StreamTransformer
 from streamscope.text.shards import NO_TARGET, TokenShards, document_batches
 
@@ -157,7 +157,7 @@ def document_losses(
     Documents are cut at the context. `kl` costs one more product with the head per variant. With `direction` d [D] also
     the shift of d·x, x the last layer's readout before the final norm. `budget` is the number of tokens that run at
     once; larger batches are split. A command that is interrupted gets the documents that are measured, with `keep`.
-    Raises `InputError` as `prefix_of` does, for data of another vocabulary and for values that are not finite.
+    Raises `InputError` as `passes` does, for data of another vocabulary and for values that are not finite.
     """
     if shards.meta["d_vocab"] > model.config.d_vocab:
         raise InputError(f"the data have {shards.meta['d_vocab']} token ids, the model {model.config.d_vocab}")
@@ -183,11 +183,11 @@ def document_losses(
     try:
         for index, tokens, targets in batches:
             tokens, targets = tokens.to(device), targets.to(device)
-            prefix = prefix_of(model, tokens, sweep, **options)
+            outcomes = passes(model, tokens, [{}, *(v for v in variants if isinstance(v, Mapping))], **options)
             unedited: Outcome | None = None
             for member, variant in enumerate([{}, *variants]):
                 if isinstance(variant, Mapping):
-                    h, captures = prefix.run(variant)
+                    h, captures = next(outcomes)
                     outcome: Outcome = (h, captures.get(last), model.head)
                 else:
                     net = variant if isinstance(variant, StreamTransformer) else variant()
@@ -275,9 +275,9 @@ def answer_log_probs(
         forecast = Forecast(progress, model, members, size, f"{counted(len(targets), 'case', ',')}")
         for rows in prompts:
             batch, streams = pad([list(query.tokens[i]) for i in rows]).to(model.cfg.device), []
-            prefix = prefix_of(model, batch, members, at=torch.as_tensor([[positions[i]] for i in rows]))
-            for member, edits in enumerate(members):
-                streams.append(prefix.run(edits)[0][:, 0])
+            at = torch.as_tensor([[positions[i]] for i in rows])
+            for member, (h, _) in enumerate(passes(model, batch, members, at=at)):
+                streams.append(h[:, 0])
                 tick(1)
                 forecast(member, batch.numel())
             score = partial(chunk_log_probs, targets[rows].repeat(len(members), 1))

@@ -27,7 +27,7 @@ from streamscope.instruments.table import Table, counts, described, key, number,
 from streamscope.models.dictionaries import Dictionary, read_dictionary, without_latents
 from streamscope.models.hooks import expected_hooks, layer_of
 from streamscope.models.readout import IGNORE, divergences, token_losses
-from streamscope.models.sweep import prefix_of
+from streamscope.models.sweep import passes
 from streamscope.probes.stream_states import RESID, Place, batch_states, places_of
 
 MEASURED = 0.25  # share of the documents to measure on
@@ -163,11 +163,10 @@ def observe(options: DictionaryQuality, model: Any, data: Opened, progress: Prog
             of_positions = torch.stack([squares, (z > 0).sum(-1), torch.full_like(squares, z.shape[1] > 0)])
             zeros = torch.zeros(3, len(tokens)).to(squares)
             counted_sums.append(zeros.index_add(1, real.nonzero()[:, 0], of_positions))
-        prefix = prefix_of(model, tokens, [{}, *sweep])
-        unedited_state, _ = prefix.run({})
+        outcomes = passes(model, tokens, [{}, *sweep])
+        unedited_state, _ = next(outcomes)
         losses, kl = [token_losses(unedited_state, model.head, targets).double().sum(1)], list[Tensor]()
-        for edits in sweep:
-            h, _ = prefix.run(edits)
+        for h, _ in outcomes:
             losses.append(token_losses(h, model.head, targets).double().sum(1))
             kl.append((divergences(unedited_state, h, model.head) * (targets != IGNORE)).sum(1))
             advance(1)

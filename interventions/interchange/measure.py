@@ -34,7 +34,7 @@ from streamscope.interventions.patch.pairs import answer_tokens
 from streamscope.models.hooks import Edits, Query, edit, pad, run
 from streamscope.models.layers.head import unembed
 from streamscope.models.make import untrained
-from streamscope.models.sweep import prefix_of
+from streamscope.models.sweep import passes
 from streamscope.probes.stream_states import RESID, Place, places_of
 
 BATCH, LEARNING_RATE = 64, 3e-3  # pairs of a training step, and Adam's rate on a basis of unit vectors
@@ -320,9 +320,8 @@ def answered(
         base, source = pairs[rows].T
         tokens, position, last = tensors_of(model, cases, base)
         sweep = [{}, *(swap(place, U, states[place], base, source, position) for place, _, U in bases)]
-        prefix = prefix_of(model, tokens, sweep, **({"at": last[:, None]} if hasattr(model, "segment") else {}))
-        for cell, edits in enumerate(sweep):
-            h, _ = prefix.run(edits)
+        options = {"at": last[:, None]} if hasattr(model, "segment") else {}
+        for cell, (h, _) in enumerate(passes(model, tokens, sweep, **options)):
             h = h[:, 0] if hasattr(model, "segment") else h[torch.arange(len(rows)), last]
             with torch.no_grad():
                 m = margins(unembed(h, model.head), cases["answers"][base])

@@ -55,7 +55,7 @@ from streamscope.interventions.token_effects import TokenEffects
 from streamscope.models.head_spec import Head
 from streamscope.models.hooks import Edits, batches, pad
 from streamscope.models.readout import map_logits
-from streamscope.models.sweep import prefix_of
+from streamscope.models.sweep import passes
 from streamscope.text.shards import WindowedShards
 
 AT_ONCE = 128
@@ -96,12 +96,12 @@ def token_effects(
         ids = pad([list(sequences[i]) for i in rows]).to(model.cfg.device)
         places, begin = torch.arange(ids.shape[1] - 1), torch.tensor([skipped[i] for i in rows])[:, None]
         mask = (places >= begin) & (places < torch.tensor([lengths[i] for i in rows])[:, None])
-        mask, unedited_first, by_member = mask.to(ids.device), [{}, *sweep], []
-        prefix = prefix_of(model, ids[:, :-1], unedited_first)
-        predicted = map_logits(prefix.run({})[0][mask], model.head, lambda logits, _: logits.argmax(-1).double()).long()
-        targets = torch.stack([ids[:, 1:][mask], predicted], 1)
-        for member, edits in enumerate(unedited_first):
-            h = prefix.run(edits)[0][mask]
+        mask, by_member = mask.to(ids.device), []
+        for member, (streams, _) in enumerate(passes(model, ids[:, :-1], [{}, *sweep])):
+            h = streams[mask]
+            if member == 0:
+                predicted = map_logits(h, model.head, lambda logits, _: logits.argmax(-1).double()).long()
+                targets = torch.stack([ids[:, 1:][mask], predicted], 1)
             by_member.append(map_logits(h, model.head, partial(chunk_log_probs, targets)).cpu().numpy())
             on_batch(member, len(h))
         values = np.stack(by_member)  # [1 + edits, positions, 2]

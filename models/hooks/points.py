@@ -112,13 +112,13 @@ def eager_when_hooked(forward: Callable[..., Any]) -> Callable[..., Any]:
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         # without torch's compiler, which takes more than a second to import, nothing is compiled
         compiler = torch.compiler.is_compiling() or "torch._dynamo" in sys.modules
-        return (eagerly if compiler and _any_hooks(self) else forward)(self, *args, **kwargs)
+        return (eagerly if compiler and any_hooks(self) else forward)(self, *args, **kwargs)
 
     return call
 
 
 @torch._disable_dynamo
-def _any_hooks(model: torch.nn.Module) -> bool:
+def any_hooks(model: torch.nn.Module) -> bool:
     """Whether a module inside has hooks; not compiled, because compiled code would keep the first answer."""
     stack = list(model._modules.values())
     while stack:  # three times as fast as model.modules()

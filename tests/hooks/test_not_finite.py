@@ -12,7 +12,7 @@ from streamscope.cli.errors import InputError
 from streamscope.models.generate import generate
 from streamscope.models.hooks import Query, capture, edit, run
 from streamscope.models.make import build
-from streamscope.models.sweep import Prefix, run_sweep
+from streamscope.models.sweep import passes, run_sweep
 from streamscope.models.transformer import StreamTransformer
 
 TOKENS = torch.randint(256, (2, 6), generator=torch.Generator().manual_seed(1))
@@ -37,7 +37,7 @@ WAYS: dict[str, Run] = {
     "capture": lambda m, e: run(m, Query(tokens=ROWS, hooks=("blocks.1.attn.hook_z",)), e),
     "run_sweep": lambda m, e: list(run_sweep(m, Query(tokens=ROWS, logits=[[5], [5]]), [{}, e])),
     "sweep captures": lambda m, e: list(run_sweep(m, Query(tokens=ROWS, hooks=("blocks.1.attn.hook_z",)), [{}, e])),
-    "prefix": lambda m, e: Prefix(m, TOKENS, [{}, e]).run(e),
+    "passes": lambda m, e: list(passes(m, TOKENS, [{}, e])),
     "generate": lambda m, e: generate(m, ROWS, max_new_tokens=2, edits=e),
 }
 
@@ -99,7 +99,7 @@ def test_a_broken_model_is_not_blamed_on_the_edit() -> None:
     with pytest.raises(InputError, match=r"blocks\.1\.hook_resid_pre is not finite before its edit"):
         directly(model, {"blocks.1.hook_resid_pre": lambda x, hook: x * 0.5})
     with pytest.raises(InputError, match=r"the weights blocks\.0\.mlp\.up\.weight are NaN"):
-        Prefix(model, TOKENS, [{}])
+        next(passes(model, TOKENS, [{}]))
 
 
 @pytest.mark.parametrize("name", ["blocks.1.ln1.weight", "blocks.1.attn.k.weight", "blocks.0.attn.o.weight"])
@@ -107,7 +107,7 @@ def test_the_weights_that_are_nan_are_named(model: StreamTransformer, name: str)
     broken = copy.deepcopy(model)
     with torch.no_grad():
         broken.get_parameter(name).view(-1)[1] = torch.nan
-    for way in ("run", "capture", "run_sweep", "prefix"):
+    for way in ("run", "capture", "run_sweep", "passes"):
         with pytest.raises(InputError, match=rf"^the weights {name} are NaN: 1 of \d+"):
             WAYS[way](broken, {})
 

@@ -36,7 +36,7 @@ from streamscope.interventions.patch.activations import attribute_heads
 from streamscope.models import build, load
 from streamscope.models.head_spec import Head, every_head, parse_heads
 from streamscope.models.hooks import edit
-from streamscope.models.sweep import chunk_tokens, pass_shares, prefix_of
+from streamscope.models.sweep import chunk_tokens, pass_shares, passes
 from streamscope.models.training.data import evaluation_shards
 from streamscope.text.shards import document_batches
 from tests.instruments.estimates import block, clustered_t, ratio_of_sums
@@ -59,16 +59,16 @@ def opened(model: Any, shards: Any, most: int | None = None) -> OpenDocuments:
 
 def interrupt_pass(monkeypatch: pytest.MonkeyPatch, n: int) -> list:
     """Ctrl-C comes in the n-th pass of a sweep. Returns the list of passes; after it is cleared, it comes again."""
-    passes: list = []
+    calls: list = []
 
     def interrupted(*given: Any, **options: Any) -> Any:
-        passes.append(given)
-        if len(passes) == n:
+        calls.append(given)
+        if len(calls) == n:
             raise KeyboardInterrupt
-        return prefix_of(*given, **options)
+        return passes(*given, **options)
 
-    monkeypatch.setattr(observe, "prefix_of", interrupted)
-    return passes
+    monkeypatch.setattr(observe, "passes", interrupted)
+    return calls
 
 
 def test_every_kind_of_edit_has_the_losses_of_whole_passes(measured) -> None:
@@ -217,16 +217,16 @@ def test_a_forecast_counts_other_models_as_whole_passes(measured, capsys, monkey
 
     def slow(*given: Any, **options: Any) -> Any:
         clock[0] += 10
-        return prefix_of(*given, **options)
+        return passes(*given, **options)
 
-    monkeypatch.setattr(observe, "prefix_of", slow)
+    monkeypatch.setattr(observe, "passes", slow)
     document_losses(model, shards, [model, model], max_documents=8, progress=progress_bar("x"))
     assert "about 30 s for 2 edits on 8 documents" in capsys.readouterr().err
 
 
 def test_an_interrupted_command_keeps_the_documents_that_it_measured(tmp_path, capsys, monkeypatch) -> None:
     """It says so, replaces no result, and ends as interrupted; a notebook is not told to wait for the rest."""
-    passes = interrupt_pass(monkeypatch, 3)
+    calls = interrupt_pass(monkeypatch, 3)
     argv = ["--heads", "L5.*", "--draws", "2", "--batch-size", "2", "--max-documents", "8", "--out"]
     (file := tmp_path / "loss.parquet").write_text("an earlier result")
     with pytest.raises(KeyboardInterrupt):
@@ -236,11 +236,11 @@ def test_an_interrupted_command_keeps_the_documents_that_it_measured(tmp_path, c
     assert file.read_text() == "an earlier result" and "loss.parquet holds an earlier result and stays" in said.out
     part = Result.load(tmp_path / "loss-interrupted.parquet")
     assert part.about["interrupted"] in part.table().title
-    passes.clear()
+    calls.clear()
     with pytest.raises(KeyboardInterrupt):  # it does not go on with the second run
         main(["lfa", "std-t", *argv[:-1]])
-    assert len(passes) == 3 and "measured; the tables" not in capsys.readouterr().err
-    passes.clear()
+    assert len(calls) == 3 and "measured; the tables" not in capsys.readouterr().err
+    calls.clear()
     with pytest.raises(KeyboardInterrupt):  # Ctrl-C in a notebook
         Ablate(heads=("L5.*",)).measure("lfa", Documents(max_documents=8, batch_size=2), progress=iter)
 

@@ -26,7 +26,7 @@ from streamscope.models.hooks import capture, edit
 from streamscope.models.interop.huggingface import main
 from streamscope.models.interop.huggingface.convert import read_config, read_weights
 from streamscope.models.layers.head import unembed
-from streamscope.models.sweep import Prefix
+from streamscope.models.sweep import passes
 from streamscope.models.transformer import StreamTransformer
 from streamscope.probes.direct_logit_attribution.contributions import check_heads, directions
 from tests.tiny import assert_refused
@@ -163,11 +163,10 @@ def test_windows_and_layers_without_positions_in_sweeps_patterns_and_texts(kind:
     assert torch.equal(*found.values()) == (kind == "smollm3"), "layer 2 of SmolLM3 has no positions"
     at = torch.tensor([[3, 20], [11, 23]])
     sweep = [{}, scale_heads([Head(0, 1)], 0.0), scale_heads([Head(2, 3)], 0.0)]
-    prefix = Prefix(model, tokens, sweep, at=at)
-    for edits in sweep:
+    for edits, (h, _) in zip(sweep, passes(model, tokens, sweep, at=at), strict=True):
         with edit(model, edits):
             want = model(tokens, logits_at=at)
-        torch.testing.assert_close(unembed(prefix.run(edits)[0], model.head), want, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(unembed(h, model.head), want, rtol=1e-4, atol=1e-4)
     want = peer.generate(tokens, max_new_tokens=14, do_sample=False, eos_token_id=None)
     assert model.generate(tokens, max_new_tokens=14, temperature=0, stop_at_eos=False) == want.tolist()
 

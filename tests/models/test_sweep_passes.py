@@ -15,10 +15,11 @@ from transformer_lens.hook_points import HookPoint
 
 from streamscope.interventions.edits import resample_heads, scale_heads
 from streamscope.models import build
+from streamscope.models import sweep as sweep_module
 from streamscope.models.config.presets import PRESETS
 from streamscope.models.head_spec import Head
 from streamscope.models.hooks import Captures, Edits, ObservePoint, Query, capture, edit, run
-from streamscope.models.sweep import EMBED, Prefix, run_sweep, start_of
+from streamscope.models.sweep import EMBED, passes, run_sweep, start_of
 from streamscope.models.transformer import StreamTransformer
 from tests.hooks.test_run import LOGITS, POSITIONS, PROMPTS
 from tests.tiny import FOUR, assert_refused, randomise, some
@@ -61,8 +62,7 @@ SINGLES = [without([head]) for head in HEADS]
 
 
 def streams(model: Any, sweep: Sequence[Edits], tokens: Tensor = TOKENS, at: Tensor | None = None) -> list[Tensor]:
-    prefix = Prefix(model, tokens, sweep, at=at)
-    return [prefix.run(edits)[0] for edits in sweep]  # type: ignore[misc]
+    return [h for h, _ in passes(model, tokens, sweep, at=at)]
 
 
 def log_probs(model: StreamTransformer, h: Tensor) -> Tensor:
@@ -148,9 +148,34 @@ def test_a_hook_on_a_module_that_is_taken_apart_is_refused(name: str) -> None:
     """Its instrument would say that it measures the model with the hook, which never acted."""
     model = make("std-t")
     handle = model.get_submodule(name).register_forward_hook(lambda module, inputs, x: x * 2)
-    assert_refused(f"hook of yours at {name or 'StreamTransformer'} would not act", Prefix, model, TOKENS, [{}])
+    assert_refused(f"hook of yours at {name or 'StreamTransformer'} would not act", streams, model, [{}])
     handle.remove()
-    Prefix(model, TOKENS, [{}])
+    streams(model, [{}])
+
+
+@pytest.mark.parametrize("tokens_at_once", [1, 45, 1024])
+def test_edits_that_start_together_share_a_pass(tokens_at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two edits of three sequences of seven tokens fit into 45; an edit sees its own copy, and so does a capture."""
+    monkeypatch.setattr(sweep_module, "TOGETHER", tokens_at_once)
+    model, name = make("lfa"), "blocks.2.hook_mlp_out"
+    calls: list[int] = []
+    model.blocks[2].mlp.up.register_forward_hook(lambda *given: calls.append(len(given[-1])))
+    monkeypatch.setattr(sweep_module, "any_hooks", lambda model: False)
+    sweep = [{}, *SINGLES[4:8], {Z.format(1): mixed}, {}, SINGLES[0]]
+    shown = [captured[name] for _, captured in passes(model, TOKENS, sweep, names=[name])]
+    assert calls == {1: [3] * 7, 45: [3, 6, 6, 3, 3], 1024: [3, 15, 3]}[tokens_at_once]
+    for edits, x in zip(sweep, shown, strict=True):
+        with edit(model, edits), capture(model, [name]) as expected:
+            model(TOKENS)
+        torch.testing.assert_close(x, expected[name])
+
+
+def test_an_edit_in_a_shared_pass_that_is_not_finite_is_named() -> None:
+    model, fine = make("lfa"), {"blocks.1.hook_mlp_out": mixed}
+    returned = {"blocks.1.hook_mlp_out": lambda x, hook: x * torch.inf}
+    assert_refused("the edit of blocks.1.hook_mlp_out returned values", streams, model, [fine, returned])
+    overflows = {"blocks.1.mlp.hook_post": lambda x, hook: torch.full_like(x, 1.7e308)}
+    assert_refused("under the edit of blocks.1.mlp.hook_post the results are not", streams, model, [fine, overflows])
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (1, 7), (5, 1)])
@@ -176,9 +201,7 @@ def test_captures_of_every_hook(case: str) -> None:
     sweep = [{}, SINGLES[1], SINGLES[6], SINGLES[10], without(HEADS[::3]), {f"blocks.1.hook_{stream}_post": mixed}]
     names = list(model.hook_dict)
     for wanted in (True, False):
-        prefix = Prefix(model, TOKENS, sweep, names=names, streams=wanted)
-        for edits in sweep:
-            h, got = prefix.run(edits)
+        for edits, (h, got) in zip(sweep, passes(model, TOKENS, sweep, names=names, streams=wanted), strict=True):
             assert (h is None) != wanted
             with torch.no_grad(), edit(model, edits), capture(model, names) as expected:
                 model(TOKENS)
@@ -190,8 +213,8 @@ def test_captures_of_every_hook(case: str) -> None:
 @torch.no_grad()
 def test_the_last_captured_hook_shows_its_own_edit() -> None:
     model, name = make("std-t"), "blocks.1.attn.hook_z"
-    prefix = Prefix(model, TOKENS, [{}, SINGLES[6]], names=[name], streams=False)
-    (got,) = prefix.run(SINGLES[6])[1].values()
+    _, (_, captured) = passes(model, TOKENS, [{}, SINGLES[6]], names=[name], streams=False)
+    (got,) = captured.values()
     with edit(model, SINGLES[6]), capture(model, [name]) as expected:
         model(TOKENS)
     torch.testing.assert_close(got, expected[name])
@@ -235,8 +258,8 @@ def test_passes_for_attention_end_with_it(monkeypatch: pytest.MonkeyPatch) -> No
     """Patterns wanted only: edits of the last layer's heads cost nothing."""
     model = make("std-t")
     rows, one = counted(model, monkeypatch), TOKENS.numel()
-    prefix = Prefix(model, TOKENS, [{}, *SINGLES], names=["blocks.*.attn.hook_pattern"], streams=False)
-    assert all(set(prefix.run(edits)[1]) == {f"blocks.{n}.attn.hook_pattern" for n in range(3)} for edits in SINGLES)
+    outcomes = passes(model, TOKENS, [{}, *SINGLES], names=["blocks.*.attn.hook_pattern"], streams=False)
+    assert all(set(shown) == {f"blocks.{n}.attn.hook_pattern" for n in range(3)} for _, shown in outcomes)
     assert [rows[n, "q"] / one for n in range(3)] == [1, 5, 9]
 
 
@@ -273,10 +296,10 @@ def test_a_hook_outside_the_table_acts_wherever_it_fires() -> None:
 @pytest.mark.parametrize("name", ["hook_embed", "blocks.1.hook_mlp_out", "blocks.2.attn.hook_q", "ln_final.hook_scale"])
 def test_edits_of_somebody_else_stay_in_force(name: str) -> None:
     model = make("std-t")
-    with edit(model, {name: lambda x, hook: 0.8 * x}):
+    with edit(model, {name: mixed}):
         got = streams(model, [{}, *SINGLES], at=AT)
     for h, edits in zip(got, [{}, *SINGLES], strict=True):
-        both = {**edits, name: lambda x, hook: 0.8 * x}
+        both = {**edits, name: mixed}
         np.testing.assert_allclose(log_probs(model, h).detach(), alone(model, both, at=AT), atol=1e-10)
 
 
