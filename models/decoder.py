@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from streamscope.cli.errors import InputError
 from streamscope.models import config as c
-from streamscope.models.hooks.points import read_point
+from streamscope.models.hooks.points import ReadPoint
 from streamscope.models.interop.transformer_lens_core import HookPoint
 from streamscope.models.layers import hdpl, hyper_mixing  # noqa: F401  (imported to register their modules)
 from streamscope.models.layers.head import Embedding, TiedUnembedding, UntiedUnembedding, unembed
@@ -38,7 +38,7 @@ class Decoder(nn.Module):
         table = config.positions.table
         self.pos_embed = PositionTable(config.n_ctx, config.d_model, config.init.positions) if table else None
         if self.pos_embed is not None:
-            self.hook_pos_embed = HookPoint()
+            self.hook_pos_embed = ReadPoint()
         self.dropout = Dropout(config.dropout) if config.dropout else nn.Identity()
         self.blocks = nn.ModuleList([config.residual.module(config, layer) for layer in range(config.n_layers)])
         norm, own_norms = config.readout.norm, config.n_layers - 1 if config.readout.layer_norms == "own" else 0
@@ -87,7 +87,7 @@ class Decoder(nn.Module):
             raise InputError(f"a sequence of {n} tokens is longer than the context of {self.config.n_ctx}")
         x = self.hook_embed(self.embed(tokens))
         if self.pos_embed is not None:
-            x = x + read_point(self.hook_pos_embed, self.pos_embed(tokens.shape[1], tokens.shape[0], positions))
+            x = x + self.hook_pos_embed(self.pos_embed(tokens.shape[1], tokens.shape[0], positions))
         return cast(Block, self.blocks[0]).init(self.dropout(x))
 
     def segment(

@@ -10,8 +10,8 @@ from jaxtyping import Int
 from torch import Tensor
 
 from streamscope.cli.errors import InputError
-from streamscope.models.hooks import Edits, edit, edited_at, forward_at, hooked_at, keeps_positions, not_finite, pad
-from streamscope.models.hooks.points import quiet
+from streamscope.models.hooks import Edits, edit, forward_at, keeps_positions, not_finite, pad
+from streamscope.models.hooks.points import any_hooks
 from streamscope.models.layers.attention import KeyValues
 
 if TYPE_CHECKING:
@@ -84,8 +84,7 @@ def can_keep(model: "StreamTransformer", edits: Edits) -> bool:
     """Whether a step of `generate` may read only the new tokens: nobody else edits or reads, and no Canon layer mixes
     positions."""
     ours = hasattr(model, "segment") and not model.training and model.config.canon is None
-    alone = ours and not edited_at(model) and not hooked_at(model) and all(map(quiet, model.hook_dict.values()))
-    return alone and keeps_positions(model, edits)
+    return ours and not any_hooks(model) and keeps_positions(model, edits)
 
 
 def _whole(model: "StreamTransformer", rows: list[list[int]]) -> Tensor:

@@ -87,7 +87,7 @@ def pass_shares(model: Any, sweep: Sequence[Edits]) -> Float[np.ndarray, " edits
 
 
 class Prefix:
-    """The unedited pass of `tokens` [B, T], kept where the edits of `sweep` start, and the passes under them.
+    """The unedited pass of `tokens` [B, T], kept at `starts`, and the passes under edits that start there.
 
     at [B, P]: the wanted positions; None: all. names: hooks to capture, whose values are kept by `keep`. Without
     `streams` there is no h, and passes end with the layer of the last captured hook.
@@ -97,7 +97,7 @@ class Prefix:
     """
 
     def __init__(
-        self, model: StreamTransformer, tokens: Int[Tensor, "B T"], sweep: Iterable[Edits], *,
+        self, model: StreamTransformer, tokens: Int[Tensor, "B T"], starts: Iterable[Start], *,
         at: Int[Tensor, "B P"] | None = None, names: Sequence[str] = (), keep: Keep = lambda name, x: x.clone(),
         streams: bool = True,
     ) -> None:  # fmt: skip
@@ -128,8 +128,8 @@ class Prefix:
         is_quiet = not self.hooked_late and all(map(hooks.quiet, late))
         self.short = at is not None and is_quiet and shown < n - 1 and bool(self.blocks[-1].positionwise)
         """Whether the last layer may run at the positions only."""
-        starting = {first_start(model, edits) for edits in sweep if edits}
-        self.starting, self.starting_at_z = {layer for layer, _ in starting}, {layer for layer, z in starting if z}
+        self.starting = {layer for layer, _ in starts}
+        self.starting_at_z = {layer for layer, from_z in starts if from_z}
         self.states: dict[int, State] = {}
         """The state before a layer in which an edit starts."""
         self.z: dict[int, Tensor] = {}
@@ -240,11 +240,12 @@ def passes(
         return
     at_once = TOGETHER if tokens.device.type == "cpu" else ELSEWHERE
     size = 1 if any_hooks(model) else max(1, at_once // tokens.numel())
-    prefix = Prefix(model, tokens, sweep, names=names, keep=keep, **options)
-    for start, group in itertools.groupby(sweep, partial(first_start, model)):
+    starts = [first_start(model, edits) for edits in sweep]
+    prefix = Prefix(model, tokens, set(starts), names=names, keep=keep, **options)
+    for start, group in itertools.groupby(range(len(sweep)), starts.__getitem__):
         members = list(group)
         for first in range(0, len(members), size):
-            together = members[first : first + size]
+            together = [sweep[i] for i in members[first : first + size]]
             try:
                 outcomes = prefix.run(together, start)
             except InputError:  # alone, the member at fault is named

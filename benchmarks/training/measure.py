@@ -9,7 +9,7 @@ import torch
 from streamscope.benchmarks.inputs import random_tokens
 from streamscope.benchmarks.timing import interleaved, machine
 from streamscope.benchmarks.training import Options, Part
-from streamscope.benchmarks.training.peers import PlainGPT, hooks_disabled, without_hooks
+from streamscope.benchmarks.training.peers import PlainGPT, without_hooks
 from streamscope.cli.errors import InputError
 from streamscope.models import build, preset
 from streamscope.models.config import ModelConfig
@@ -40,7 +40,7 @@ def compared(part: Part, o: Options) -> Iterator[tuple[str, Step, str, Step]]:
         for name in dict.fromkeys(["std-t", *o.presets]):
             c = shape(name, o, width, vocabulary, **{"dropout": 0.0, "attention.dropout": 0.0})
             model = build(c).to(o.device).train()
-            bare = hooks_disabled()(forward_backward(without_hooks(model), o))
+            bare = forward_backward(without_hooks(model), o)
             yield "the same without hooks", bare, f"{name}, width {c.d_model}, eager", forward_backward(model, o)
     elif part == "gpt":
         for width, vocabulary in itertools.product(o.widths, o.vocabularies):

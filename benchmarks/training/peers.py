@@ -1,11 +1,7 @@
 """The peers of our training step: a plain GPT of the shape of `std-t`, and a model of ours without its hook points."""
 
 import copy
-import sys
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from typing import Any
-from unittest.mock import patch
 
 import torch
 import torch.nn.functional as F
@@ -13,7 +9,6 @@ from torch import Tensor, nn
 from transformer_lens.hook_points import HookPoint
 
 from streamscope.models.config import ModelConfig
-from streamscope.models.hooks import observe, read_point
 from streamscope.models.transformer import StreamTransformer
 
 
@@ -57,10 +52,10 @@ class PlainGPT(nn.Module):
 
 
 def without_hooks(model: StreamTransformer) -> StreamTransformer:
-    """A copy whose hook points are bare identities; run it under `hooks_disabled`."""
+    """A copy whose hook points are bare identities."""
 
     class Bare:
-        listening = False
+        listening, _forward_hooks = False, ()
 
         def __call__(self, x: Any) -> Any:
             return x
@@ -72,16 +67,3 @@ def without_hooks(model: StreamTransformer) -> StreamTransformer:
                 del module._modules[name]
                 object.__setattr__(module, name, Bare())
     return bare
-
-
-@contextmanager
-def hooks_disabled() -> Iterator[None]:
-    """`read_point` and `observe` do nothing inside this context."""
-    modules = [module for name, module in sys.modules.items() if name.startswith("streamscope.models.")]
-    with ExitStack() as stack:
-        for module in modules:
-            if vars(module).get("read_point") is read_point:
-                stack.enter_context(patch.object(module, "read_point", lambda point, x: x))
-            if vars(module).get("observe") is observe:
-                stack.enter_context(patch.object(module, "observe", lambda point, readout: None))
-        yield

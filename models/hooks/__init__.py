@@ -36,7 +36,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from streamscope.cli.errors import InputError, unknown
 from streamscope.cli.terminal import counted
-from streamscope.models.hooks.points import ObservePoint, OnDemand, eager_when_hooked, observe, quiet, read_point
+from streamscope.models.hooks.points import BLOCK, ObservePoint, OnDemand, ReadPoint, _nothing, eager_when_hooked, quiet
 from streamscope.models.hooks.table import HOOKS, Hook, concrete_shape, expected_hooks, layer_of, row_of
 
 Edit = Callable[[Tensor, Any], Tensor]
@@ -140,7 +140,7 @@ def edit(model: Any, edits: Edits, *, must_fire: bool = True) -> Iterator[None]:
     if not plan:
         yield
         return
-    setattr(check, _OURS, True)
+    setattr(check, _OURS, BLOCK)
     with attached(model, [(name, partial(record, name, fn)) for name, fn in plan]):
         handle = model.register_forward_hook(check)
         with _LOCK:
@@ -177,6 +177,19 @@ def hooked_at(model: Any) -> tuple[str, ...]:
     return tuple(names)
 
 
+@contextmanager
+def asked(points: Sequence[OnDemand]) -> Iterator[None]:
+    """Have the activations of these points computed in the block."""
+    with _LOCK:
+        handles = [point.register_forward_hook(_nothing) for point in points]
+    try:
+        yield
+    finally:
+        with _LOCK:
+            for handle in handles:
+                handle.remove()
+
+
 class CleanCopies(torch.nn.Module):
     """Base of models whose `copy.deepcopy` drops hooks of `capture` and `edit` and keeps those of others."""
 
@@ -188,14 +201,12 @@ class CleanCopies(torch.nn.Module):
         clone.__setstate__(state)
         clone.__dict__.pop("edited_at", None)
         for module in clone.modules():
-            own_keys = [key for key, hook in module._forward_hooks.items() if hasattr(hook, _OURS)]
+            own_keys = [key for key, hook in module._forward_hooks.items() if getattr(hook, _OURS, None) == BLOCK]
             for key in own_keys:
                 del module._forward_hooks[key]
             if own_keys and hasattr(module, "fwd_hooks"):
                 hooks: Any = module.fwd_hooks
                 hooks[:] = [entry for entry in hooks if entry.hook.id not in own_keys]
-            if isinstance(module, OnDemand):
-                module.asked.clear()
         return clone
 
 
@@ -309,7 +320,7 @@ def attached(model: Any, hooks: Sequence[tuple[str, Callable[..., Any]]]) -> Ite
                 )
             return fn(module, *passed)
 
-        setattr(hook, _OURS, True)
+        setattr(hook, _OURS, BLOCK)
         return hook
 
     with eager_block():

@@ -1,11 +1,15 @@
 """Hook points that behave differently from TransformerLens' `HookPoint`, so that no edit is silently lost.
 
-- `read_point`: the value that one reader takes from a stream. An edit, also in place, changes that reader only.
-- `observe`: a sum of streams, or another value that nothing reads back. An edit raises and names the hook to edit.
+- `ReadPoint`: the value that one reader takes from a stream. An edit, also in place, changes that reader only.
+- `ObservePoint`: a sum of streams, or another value that nothing reads back. An edit raises and names the hook to edit.
 - `OnDemand`: computed only when somebody listens (scores, patterns, mixing matrices, norm statistics).
+
+A model calls its points like any module. Those of the last two kinds are called only if `_forward_hooks` is not empty:
+every listener puts an entry there, a backward hook and nnsight too.
 """
 
 import sys
+import weakref
 from collections.abc import Callable
 from functools import wraps
 from typing import Any
@@ -18,27 +22,69 @@ from streamscope.models.config import ModelConfig
 from streamscope.models.interop.transformer_lens_core import HookPoint
 
 
+def _nothing(module: Any, *values: Any) -> None:
+    """A hook that only says that somebody listens."""
+
+
+def _needs_gradient(module: Any, inputs: tuple[Tensor]) -> Tensor:
+    """A stream that is still zero also has a gradient."""
+    return inputs[0].clone() if inputs[0].requires_grad else inputs[0].detach().clone().requires_grad_()
+
+
+class ReadPoint(HookPoint):
+    """The value that one reader takes from a stream, or from a tensor that others read too: hooks get a copy."""
+
+    def register_forward_hook(self, hook: Callable[..., Any], **options: Any) -> Any:
+        @wraps(hook)
+        def on_copy(module: Any, *given: Any) -> Any:
+            copy = given[-1].clone()
+            y = hook(module, *given[:-1], copy)
+            exact = y is None and not copy.requires_grad and not torch.compiler.is_exporting()
+            if exact and _same(copy, given[-1]):
+                return None
+            return copy if y is None else y  # edited, needed for a gradient, or a graph, which cannot ask for values
+
+        return super().register_forward_hook(on_copy, **options)
+
+    def register_forward_pre_hook(self, hook: Callable[..., Any], **options: Any) -> Any:
+        @wraps(hook)
+        def on_copy(module: Any, inputs: tuple[Tensor], *rest: Any) -> Any:
+            copies = tuple(x.clone() for x in inputs)
+            changed = hook(module, copies, *rest)
+            return copies if changed is None else changed
+
+        return super().register_forward_pre_hook(on_copy, **options)
+
+    def register_full_backward_hook(self, hook: Callable[..., Any], **options: Any) -> Any:
+        handle = super().register_full_backward_hook(hook, **options)
+        return _with(handle, self._forward_pre_hooks, _needs_gradient)
+
+
 class OnDemand(HookPoint):
     """A hook point whose activation is computed only when somebody listens.
 
     Listeners are TransformerLens hooks, an nnsight trace that waits for it, and `model.explicit()`, which asks for all.
     """
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.wanted = False
-        self.asked: list[None] = []
-        """One entry per open block of `model.explicit()`; blocks may end in any order."""
+    def register_full_backward_hook(self, hook: Callable[..., Any], **options: Any) -> Any:
+        return _with(super().register_full_backward_hook(hook, **options), self._forward_hooks, _nothing)
+
+    def always(self, wanted: bool) -> None:
+        """Have the activation computed in every pass, or no longer."""
+        self._forward_hooks.pop("always", None)
+        if wanted:
+            self._forward_hooks["always"] = _always
 
     @property
     def listening(self) -> bool:
         """Whether the activation has to be computed."""
-        heard = self.wanted or self.asked or self._forward_hooks or self._backward_hooks
-        return bool(heard) or ("forward" in self.__dict__ and _awaited(self))
+        if "forward" not in self.__dict__:
+            return bool(self._forward_hooks)
+        return any(hook is not _for_nnsight for hook in self._forward_hooks.values()) or _awaited(self)
 
 
 class ObservePoint(HookPoint):
-    """A point that shows `shows` and cannot be edited; edit `instead`. Use it through `observe`."""
+    """A point that shows `shows` and cannot be edited; edit `instead`."""
 
     def __init__(self, instead: str, shows: str = "the sum of the streams") -> None:
         super().__init__()
@@ -50,19 +96,54 @@ class ObservePoint(HookPoint):
             raise InputError(f"{self.name} only shows {self.shows}; no gradient passes it, ask for {self.instead}")
         return super().add_hook(hook, dir, **options)
 
+    def show(self, x: Tensor) -> None:
+        """Show x to the hooks; raise `InputError` if one of them edits it."""
+        x = x.detach()
+        if not _same(self(x.clone()), x):
+            raise InputError(f"{self.name} only shows {self.shows}; edit {self.instead} instead")
+
+
+def _with(handle: Any, companions: dict[int, Any], hook: Callable[..., Any]) -> Any:
+    """The handle of a backward hook, with a forward hook that is added now and removed with it."""
+    companions[handle.id] = hook
+    handle.extra_dict_ref = (*handle.extra_dict_ref, weakref.ref(companions))
+    return handle
+
+
+def _always(module: Any, *values: Any) -> None:
+    """A hook that says that an activation is always wanted."""
+
+
+def _for_nnsight(module: Any, *values: Any) -> None:
+    """The entry of nnsight, which replaces `forward` for good, among the hooks of a point."""
+
+
+def _copy_for_nnsight(module: Any, inputs: tuple[Tensor]) -> Tensor:
+    return inputs[0].clone()
+
+
+BLOCK, FOR_GOOD = "of a block", "for good"
+"""Values of the attribute `of_streamscope` of our own hooks: copies of a model do not have those of a block."""
+for _hook, _lasts in ((_nothing, BLOCK), (_needs_gradient, FOR_GOOD), (_always, FOR_GOOD), (_for_nnsight, FOR_GOOD),
+                      (_copy_for_nnsight, FOR_GOOD)):  # fmt: skip
+    _hook.of_streamscope = _lasts  # type: ignore[attr-defined]
+
+
+def see_nnsight(model: Any) -> None:
+    """Enter nnsight among the hooks of the points whose `forward` it has replaced."""
+    for point in model.hook_dict.values() if "forward" in vars(model) else ():
+        if "forward" in vars(point) and isinstance(point, ReadPoint):
+            point._forward_pre_hooks.setdefault("nnsight", _copy_for_nnsight)
+        elif "forward" in vars(point) and isinstance(point, OnDemand | ObservePoint):
+            point._forward_hooks.setdefault("nnsight", _for_nnsight)
+
 
 def resid_point(config: ModelConfig, place: str) -> HookPoint:
     """Make `hook_resid_{place}`: editable with one stream, observe-only with several."""
     if not config.residual.streams:
-        return HookPoint()
+        return ReadPoint()
     shows = f"the {getattr(config.residual, 'reduce', 'sum')} of the streams"
     return ObservePoint(" or ".join(f"hook_{stream}_{place}" for stream in config.residual.streams), shows)
-
-
-def _hooked(point: HookPoint) -> bool:
-    """Whether hooks, or nnsight, which replaces `forward` for good, may read or write here."""
-    hooks = point._forward_hooks or point._forward_pre_hooks or point._backward_hooks
-    return bool(hooks) or ("forward" in point.__dict__ and not torch.compiler.is_compiling())
 
 
 def _awaited(point: HookPoint) -> bool:
@@ -93,8 +174,8 @@ def _awaited(point: HookPoint) -> bool:
 
 
 def quiet(point: HookPoint) -> bool:
-    """Whether nobody listens to a point: no hooks, no nnsight, no request for an on-demand activation."""
-    return not _hooked(point) and not (isinstance(point, OnDemand) and (point.wanted or bool(point.asked)))
+    """Whether nobody listens to a point: no hooks, no nnsight."""
+    return not (point._forward_hooks or point._forward_pre_hooks or point._backward_hooks or "forward" in vars(point))
 
 
 def eager_when_hooked(forward: Callable[..., Any]) -> Callable[..., Any]:
@@ -110,50 +191,26 @@ def eager_when_hooked(forward: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(forward)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        see_nnsight(self)
         # without torch's compiler, which takes more than a second to import, nothing is compiled
         compiler = torch.compiler.is_compiling() or "torch._dynamo" in sys.modules
-        return (eagerly if compiler and any_hooks(self) else forward)(self, *args, **kwargs)
+        hooked = compiler and torch._disable_dynamo(any_hooks)(self)  # compiled code would keep the first answer
+        return (eagerly if hooked else forward)(self, *args, **kwargs)
 
     return call
 
 
-@torch._disable_dynamo
 def any_hooks(model: torch.nn.Module) -> bool:
-    """Whether a module inside has hooks; not compiled, because compiled code would keep the first answer."""
+    """Whether a module inside has hooks."""
     stack = list(model._modules.values())
     while stack:  # three times as fast as model.modules()
         module = stack.pop()
         if module is None:
             continue
-        if module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks:
+        if not quiet(module) or module._backward_pre_hooks:
             return True
         stack.extend(module._modules.values())
     return False
-
-
-def read_point(point: HookPoint, x: Tensor) -> Tensor:
-    """The value that one reader sees: `x` itself if no hook changes it, else the hook's value.
-
-    Hooks get a copy, so an in-place edit cannot reach the stream or a cached state.
-    """
-    if not _hooked(point):
-        return point(x)
-    copy = x.clone()
-    if point._backward_hooks and torch.is_grad_enabled() and not copy.requires_grad:
-        copy.requires_grad_()  # a stream that is still zero also has a gradient
-    y = point(copy)
-    if y is copy and not y.requires_grad and not torch.compiler.is_exporting() and _same(copy, x):
-        return x
-    return y  # edited, needed for a gradient, or a graph, which cannot ask for values
-
-
-def observe(point: ObservePoint, readout: Callable[[], Tensor]) -> None:
-    """Show `readout()` to the hooks of an observe-only point; it is computed only if there are any."""
-    if not _hooked(point):
-        return
-    x = readout().detach()
-    if not _same(point(x.clone()), x):
-        raise InputError(f"{point.name} only shows {point.shows}; edit {point.instead} instead")
 
 
 def _same(a: Tensor, b: Tensor) -> bool:

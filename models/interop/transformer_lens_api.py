@@ -12,7 +12,7 @@ from torch import Tensor
 
 from streamscope.cli.errors import InputError, Undefined, unknown
 from streamscope.models.config import Alibi, FrozenToken, Hyper, Learned, ModelConfig, Rope
-from streamscope.models.hooks import ObservePoint, OnDemand, capture, eager_block, match, time_axes
+from streamscope.models.hooks import ObservePoint, OnDemand, asked, capture, eager_block, match, time_axes
 from streamscope.models.interop.transformer_lens_core import FactoredMatrix, Slice, lm_cross_entropy_loss
 from streamscope.text.tokenizer import Tokenizer
 
@@ -27,7 +27,7 @@ FIELDS: dict[str, Callable[[Any], Any]] = {
     "positional_embedding_type": lambda model: POSITION_NAMES.get(type(model.config.positions), "none"),
     "parallel_attn_mlp": lambda model: getattr(model.config.residual, "order", "") == "parallel",
     "gated_mlp": lambda model: model.config.mlp.gate is not None,
-    "use_attn_result": lambda model: any(point.wanted or bool(point.asked) for point in model.result_points()),
+    "use_attn_result": lambda model: any(point._forward_hooks for point in model.result_points()),
     "n_key_value_heads": lambda model: model.config.kv_heads if model.config.kv_heads < model.config.n_heads else None,
     "device": attrgetter("embed.weight.device"),
     "dtype": attrgetter("embed.weight.dtype"),
@@ -326,7 +326,7 @@ class LensMixin:
         if isinstance(names_filter, str | list | tuple):  # TransformerLens would cache nothing for a wrong name
             names_filter = match(self, names_filter)
         elif names_filter is None:
-            left_out = {point.name for point in self.result_points() if not (point.wanted or point.asked)}
+            left_out = {point.name for point in self.result_points() if not point._forward_hooks}
             names_filter = [name for name in self.hook_dict if name not in left_out]
         elif not any(map(names_filter, self.hook_dict)):
             raise InputError("names_filter matches no hook of this model; `python -m models.describe` lists them")
@@ -344,13 +344,8 @@ class LensMixin:
         TransformerLens hooks and nnsight traces do this for the activations they read.
         """
         points = [p for n, p in self.hook_dict.items() if isinstance(p, OnDemand) and n.endswith(suffix)]
-        for point in points:
-            point.asked.append(None)
-        try:
+        with asked(points):
             yield
-        finally:
-            for point in points:
-                point.asked.pop()
 
     def explicit_attention(self) -> Any:
         """`explicit` for attention: scores and patterns are computed and pass their hooks."""
@@ -366,7 +361,7 @@ class LensMixin:
         if not points:
             raise InputError("this model has no hook_result, because its output projection is not linear")
         for point in points:
-            point.wanted = use_attn_result
+            point.always(use_attn_result)
 
     def set_use_split_qkv_input(self, use_split_qkv_input: bool) -> None:
         """Raise `InputError` for True: the heads of a layer share one input."""

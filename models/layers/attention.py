@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from streamscope.models import config as c
-from streamscope.models.hooks.points import OnDemand, read_point
+from streamscope.models.hooks.points import OnDemand, ReadPoint
 from streamscope.models.interop.transformer_lens_core import HookPoint
 from streamscope.models.layers.head import softcap
 from streamscope.models.layers.noise import dropout
@@ -117,7 +117,8 @@ class Attention(WithProjections):
                 spec.qk_norm.module(spec.qk_norm, width if wide else self.d_head, 1, hooks=False)
                 for width in self.widths[:2]
             )
-        self.hook_q, self.hook_k, self.hook_v = HookPoint(), HookPoint(), HookPoint()
+        # an identity projection returns a view of the stream
+        self.hook_q, self.hook_k, self.hook_v = ReadPoint(), ReadPoint(), ReadPoint()
         if config.positions.rotates:
             self.hook_rot_q, self.hook_rot_k = HookPoint(), HookPoint()
         if config.positions.slopes:
@@ -197,7 +198,7 @@ class Attention(WithProjections):
     def write(self, z: Float[Tensor, "B T H K"]) -> Float[Tensor, "B T D"]:
         """The update, z through the output projection; if somebody listens to the results, head by head and summed."""
         result = self._modules.get("hook_result")
-        if not isinstance(result, OnDemand) or not result.listening:
+        if result is None or not result._forward_hooks or not result.listening:
             return self.project("o", z.flatten(-2))
         own_head = torch.eye(self.n_heads, dtype=torch.bool, device=z.device)[..., None]
         alone = z[:, :, None].where(own_head, 0.0).flatten(-2)  # [B, T, H, H K], one head in each row
@@ -210,7 +211,7 @@ class Attention(WithProjections):
         over_layer = norm is not None and norm.d_model != self.d_head
         y = (norm(y) if norm is not None and over_layer else y).unflatten(-1, (-1, self.d_head))
         y = y if norm is None or over_layer else norm(y)
-        return read_point(getattr(self, f"hook_{name}"), y)  # an identity projection returns a view of the stream
+        return getattr(self, f"hook_{name}")(y)
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, positions: Tensor | None) -> Float[Tensor, "B rows H K"]:
         """A V per head; scores and attention weights are only materialised if somebody listens to them.
@@ -223,10 +224,11 @@ class Attention(WithProjections):
         q, own_keys, k, v = (t.transpose(1, 2) for t in (q, own_keys, k, v))  # [B, H, T, K]
         n, rate, slopes, bias = k.shape[2], self.dropout if self.training else 0.0, self.positions.slopes, None
         if slopes is not None:  # with a batch axis only if somebody listens to them
-            slopes = read_point(self.hook_slopes, slopes.expand(len(q), -1)) if self.hook_slopes.listening else slopes
+            slopes = self.hook_slopes(slopes.repeat(len(q), 1)) if self.hook_slopes.listening else slopes
             bias = self.positions.bias(n, slopes)
             bias = bias if positions is None else bias[:, positions].transpose(0, 1)
-        has_listener = self.hook_attn_scores.listening or self.hook_pattern.listening
+        heard = self.hook_attn_scores._forward_hooks or self.hook_pattern._forward_hooks
+        has_listener = heard and (self.hook_attn_scores.listening or self.hook_pattern.listening)
         drops = rate > 0 and q.device.type == "cpu"  # torch has no fused CPU kernel with dropout
         if drops or has_listener or self.softcap:
             scores = softcap(q @ k.mT / math.sqrt(self.d_head), self.softcap)

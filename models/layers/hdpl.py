@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from streamscope.cli.errors import InputError
 from streamscope.models import config as c
-from streamscope.models.hooks.points import ObservePoint, OnDemand, observe, read_point
+from streamscope.models.hooks.points import ObservePoint, OnDemand, ReadPoint
 from streamscope.models.interop.transformer_lens_core import HookPoint
 from streamscope.models.layers.noise import noise
 from streamscope.models.layers.projections import Projection
@@ -77,7 +77,7 @@ class HdplProjection(Projection):
         self.decoder = Affine(self.rank, d_out, bias=False)
         self.hook_detail, self.hook_mu = HookPoint(), HookPoint()
         self.hook_logvar = ObservePoint("hook_latent", "the log-variance of z, which evaluation does not use")
-        self.hook_latent, self.hook_global = HookPoint(), HookPoint()
+        self.hook_latent, self.hook_global = ReadPoint(), HookPoint()  # an in-place hook must not reach μ
         self.penalty: Tensor | None = None
         self.kl: Tensor | None = None
 
@@ -88,17 +88,18 @@ class HdplProjection(Projection):
         mu = self.hook_mu(self.mu(x))
         if self.training:
             logvar = self.logvar(x)
-            observe(self.hook_logvar, lambda: logvar)
+            if self.hook_logvar._forward_hooks:
+                self.hook_logvar.show(logvar)
             z = mu + (0.5 * logvar).exp() * noise(mu.detach())
             kl, printed = kl_to_prior(mu, logvar), self.spec.kl == "clamp"
             self.penalty = self.spec.kl_weight * (kl.clamp(max=LN2) if printed else kl.clamp(min=LN2)).mean()
             clamped = kl > LN2 if printed else kl < LN2
             self.kl = torch.stack([kl.mean(), clamped.to(kl.dtype).mean()]).detach()
         else:
-            observe(self.hook_logvar, lambda: self.logvar(x))
+            if self.hook_logvar._forward_hooks:
+                self.hook_logvar.show(self.logvar(x))
             z, self.penalty, self.kl = mu, None, None
-        z = read_point(self.hook_latent, z)  # an in-place hook must not reach μ
-        return detail + self.hook_global(self.decoder(F.silu(z)))
+        return detail + self.hook_global(self.decoder(F.silu(self.hook_latent(z))))
 
     @torch.no_grad()
     def init_weights(self, std: float, generator: torch.Generator) -> None:

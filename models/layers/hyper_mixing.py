@@ -20,8 +20,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from streamscope.models import config as c
-from streamscope.models.hooks.points import observe, read_point
-from streamscope.models.interop.transformer_lens_core import HookPoint
+from streamscope.models.hooks.points import ReadPoint
 from streamscope.models.layers.residual import AttentionBranch, Block, MlpBranch
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
@@ -102,7 +101,7 @@ class HyperConnection(nn.Module):
         super().__init__()
         self.spec, self.d_model, self.favoured = spec, d_model, module % spec.n
         self.width = d_model if isinstance(spec, c.HC) else spec.n * d_model  # of one normalised input
-        self.hook_pre, self.hook_res, self.hook_post = HookPoint(), HookPoint(), HookPoint()
+        self.hook_pre, self.hook_res, self.hook_post = ReadPoint(), ReadPoint(), ReadPoint()
         biases = {name: b for name, b in self.biases().items() if not (name == "res" and spec.freeze_res)}
         self.b = nn.ParameterDict({name: self._empty(*bias.shape) for name, bias in biases.items()})
         self.norm_weight = self._empty(self.width) if spec.dynamic else None
@@ -150,7 +149,7 @@ class HyperConnection(nn.Module):
     def _apply_hook(self, name: str, H: Tensor, X: Tensor) -> Tensor:
         n = self.spec.n
         full = H.to(X.dtype).expand(*X.shape[:2], n, *([n] if name == "res" else []))
-        return read_point(getattr(self, f"hook_{name}"), full)
+        return getattr(self, f"hook_{name}")(full)
 
     def dynamic(self, X: Float[Tensor, "B T N D"], names: list[str] | None = None) -> dict[str, Tensor]:
         """norm(X) W of these coefficients (default: all) before their activation; empty without dynamic terms.
@@ -373,6 +372,8 @@ class HyperBlock(Block):
 
     def _apply_hooks(self, X: Tensor, place: Literal["pre", "mid", "post"]) -> Tensor:
         """Apply the hook of the streams, and show their readout to `hook_resid_{place}`."""
-        X = read_point(getattr(self, f"hook_streams_{place}"), X)
-        observe(getattr(self, f"hook_resid_{place}"), lambda: self.readout(X))
+        X = getattr(self, f"hook_streams_{place}")(X)
+        readout = getattr(self, f"hook_resid_{place}")
+        if readout._forward_hooks:
+            readout.show(self.readout(X))
         return X

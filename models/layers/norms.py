@@ -40,7 +40,9 @@ class Norm(nn.Module):
 
     @property
     def listening(self) -> bool:
-        return self.hooks and (self.hook_scale.listening or self.hook_normalized.listening)
+        if not self.hooks or not (self.hook_scale._forward_hooks or self.hook_normalized._forward_hooks):
+            return False
+        return self.hook_scale.listening or self.hook_normalized.listening
 
     def forward(self, x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_model"]:
         if not self.listening:

@@ -138,7 +138,7 @@ class MixedProjection(Projection):
 
     def forward(self, x: Tensor, mix: OnDemand | None = None) -> Tensor:
         x = x.unflatten(-1, (self.n_heads, -1))  # [B, T, H, i]
-        if mix is not None and mix.listening:
+        if mix is not None and mix._forward_hooks and mix.listening:
             # a clone, so that a hook cannot write into the parameter through an expanded view
             w = mix(self.weight.expand(x.shape[0], *self.weight.shape).clone())
             y = torch.einsum(self.batched, x, w)

@@ -19,7 +19,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from streamscope.models import config as c
-from streamscope.models.hooks.points import observe, read_point, resid_point
+from streamscope.models.hooks.points import ReadPoint, resid_point
 from streamscope.models.interop.transformer_lens_core import HookPoint
 from streamscope.models.layers.attention import Attention
 from streamscope.models.layers.canon import CanonLayer
@@ -60,9 +60,9 @@ class Mlp(WithProjections):
         if spec.gate is not None:
             self.add_projection("gate", spec.gate, d, m, config)
         self.add_projection("up", spec.up, d, m, config)
-        self.hook_pre = HookPoint()
+        self.hook_pre = ReadPoint()
         if self.gated:
-            self.hook_pre_linear = HookPoint()
+            self.hook_pre_linear = ReadPoint()
         self.hook_post = HookPoint()
         self.add_projection("down", spec.down, m, d, config, writes=True)
 
@@ -73,7 +73,7 @@ class Mlp(WithProjections):
             gate, up = self.project("gate", x), self.project("up", x)
             if canon is not None:
                 gate, up = canon(torch.cat([gate, up], -1)).chunk(2, -1)
-            hidden = self.act(read_point(self.hook_pre, gate)) * read_point(self.hook_pre_linear, up)
+            hidden = self.act(self.hook_pre(gate)) * self.hook_pre_linear(up)
         else:
             up = self.project("up", x)
             hidden = self.act(self.hook_pre(up if canon is None else canon(up)))
@@ -106,9 +106,9 @@ class Block(nn.Module):
         spec, d, heads = self.spec, config.d_model, config.n_heads
         for place in ("pre", "mid", "post"):
             for stream in spec.streams:
-                self.add_module(f"hook_{stream}_{place}", HookPoint())
+                self.add_module(f"hook_{stream}_{place}", ReadPoint())
             self.add_module(f"hook_resid_{place}", resid_point(config, place))
-        self.hook_attn_in, self.hook_attn_v_in = HookPoint(), HookPoint()
+        self.hook_attn_in, self.hook_attn_v_in = ReadPoint(), ReadPoint()
         norm = config.norm.module
         places = {"before": ("",), "after": ("_post",), "both": ("", "_post")}[config.norm_place]
         for place in places:
@@ -118,7 +118,7 @@ class Block(nn.Module):
             self.ln1_v = norm(config.norm, d, heads)
         self.attn = Attention(config, layer)
         self.hook_attn_out = HookPoint()
-        self.hook_mlp_in = HookPoint()
+        self.hook_mlp_in = ReadPoint()
         for place in places:
             self.add_module(f"ln2{place}", norm(config.norm, d, heads))
         self.mlp = Mlp(config)
@@ -155,7 +155,7 @@ class Block(nn.Module):
         return self.hook_attn_out(self._part("ln1_post", self.dropout(self.attn.write(z))))
 
     def _attn_input(self, x: Tensor, x_v: Tensor) -> tuple[Tensor, Tensor]:
-        x_read, x_v_read = read_point(self.hook_attn_in, x), read_point(self.hook_attn_v_in, x_v)
+        x_read, x_v_read = self.hook_attn_in(x), self.hook_attn_v_in(x_v)
         v_norm = self._value_input(x_v_read, x_read)
         x_norm = self._part("canon_a", self._part("ln1", x_read))
         return x_norm, x_norm if v_norm is None else v_norm
@@ -174,7 +174,7 @@ class Block(nn.Module):
         return None if x_v is x else self._part("canon_a", self._part("ln1", x_v))
 
     def feed_forward(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
-        x_norm = self._part("canon_c", self._part("ln2", read_point(self.hook_mlp_in, x)))
+        x_norm = self._part("canon_c", self._part("ln2", self.hook_mlp_in(x)))
         update = self.dropout(self.mlp(x_norm, self._modules.get("canon_d")))
         return self.hook_mlp_out(self._part("ln2_post", update))
 
@@ -201,7 +201,7 @@ class SingleBlock(Block):
     spec: c.Single
 
     def around_attn(self, x: Tensor, attn: AttentionBranch) -> Tensor | MidStream:
-        x = read_point(self.hook_resid_pre, x)
+        x = self.hook_resid_pre(x)
         mid = self.hook_resid_mid(x + attn(x, x))
         return MidStream(mid, x) if self.spec.order == "parallel" else mid
 
@@ -260,7 +260,9 @@ class DualStreamBlock(Block):
 
     def _apply_hooks(self, x_t: Tensor, x_e: Tensor, place: str) -> tuple[Tensor, Tensor]:
         """Apply the hooks of both streams, and show their sum to `hook_resid_{place}`."""
-        x_t = read_point(getattr(self, f"hook_token_{place}"), x_t)
-        x_e = read_point(getattr(self, f"hook_context_{place}"), x_e)
-        observe(getattr(self, f"hook_resid_{place}"), lambda: x_t + x_e)
+        x_t = getattr(self, f"hook_token_{place}")(x_t)
+        x_e = getattr(self, f"hook_context_{place}")(x_e)
+        readout = getattr(self, f"hook_resid_{place}")
+        if readout._forward_hooks:
+            readout.show(x_t + x_e)
         return x_t, x_e

@@ -18,7 +18,7 @@ import streamscope.models
 from streamscope.cli.errors import InputError
 from streamscope.models import load
 from streamscope.models.hooks import OnDemand, Query, capture, edit, edited_at, hooked_at, run
-from streamscope.models.hooks.points import HookPoint, read_point
+from streamscope.models.hooks.points import ReadPoint
 from streamscope.models.make import build
 from streamscope.models.transformer import StreamTransformer
 from tests.tiny import randomise
@@ -350,10 +350,10 @@ def test_a_reader_with_a_hook_is_exported() -> None:
     class Reader(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.point = HookPoint()
+            self.point = ReadPoint()
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return 2 * read_point(self.point, x)
+            return 2 * self.point(x)
 
     reader, x, seen = Reader(), torch.arange(3.0), list[torch.Tensor]()
     reader.point.add_hook(lambda value, hook: seen.append(value))
