@@ -184,11 +184,11 @@ def document_losses(
         for index, tokens, targets in batches:
             tokens, targets = tokens.to(device), targets.to(device)
             outcomes = passes(model, tokens, [{}, *(v for v in variants if isinstance(v, Mapping))], **options)
-            unedited: Outcome | None = None
+            head, unedited = model.head, None
             for member, variant in enumerate([{}, *variants]):
                 if isinstance(variant, Mapping):
                     h, captures = next(outcomes)
-                    outcome: Outcome = (h, captures.get(last), model.head)
+                    outcome: Outcome = (h, captures.get(last), head)
                 else:
                     net = variant if isinstance(variant, StreamTransformer) else variant()
                     x = net.readout(net.segment(net.embed_tokens(tokens)))

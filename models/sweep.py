@@ -25,7 +25,7 @@ from torch import Tensor
 
 from streamscope.cli.errors import InputError
 from streamscope.models import hooks
-from streamscope.models.hooks import Captures, Edit, Edits, Query, edit, row_of
+from streamscope.models.hooks import Captures, Edits, Query, edit, row_of
 from streamscope.models.hooks.points import any_hooks
 from streamscope.models.layers.attention import pick
 from streamscope.models.layers.head import unembed
@@ -143,8 +143,9 @@ class Prefix:
         layer, n, copies = start[0], self.model.config.n_layers, len(members)
         if start > self.wanted:
             return [self.unedited] * copies
-        plans = [hooks.resolve(self.model, edits) for edits in members]
-        names = {name for plan in plans for name, _ in plan}
+        edits = hooks.on_copies(self.model, members)
+        plan = hooks.resolve(self.model, edits)
+        names = {name for name, _ in plan}
         captured = [dict(self.unedited[1]) for _ in members]
         finite = list[bool]()
         listeners = [(name, partial(self._capture, name, captured, finite)) for name in self.starts]
@@ -154,8 +155,7 @@ class Prefix:
         whole_z = z_name in names or n - 1 in self.starting_at_z  # an edit sees every position
         at = None if self.at is None else self.at.repeat(copies, 1)
         copy = partial(map_state, lambda x: x.repeat(copies, *[1] * (x.ndim - 1)) if copies > 1 else x)
-        each = {name: partial(_edit_copies, name, plans) for name in names} if copies > 1 else members[0]
-        with edit(self.model, each, must_fire=self.streams), hooks.attached(self.model, listeners):
+        with edit(self.model, edits, must_fire=self.streams), hooks.attached(self.model, listeners):
             state = self.model.embed_tokens(copy(self.tokens)) if layer == EMBED else copy(self.states[layer])
             for i in range(max(layer, 0), min(self.last + 1, n)):
                 if i in self.starting:
@@ -167,12 +167,14 @@ class Prefix:
                 self.states.setdefault(n, state)
             h = self._final(state, short, at) if self.last == n else None
         if not all(finite) or (h is not None and not hooks.is_finite(h)):
-            raise hooks.not_finite(self.model, self.tokens, plans[0])
+            raise hooks.not_finite(self.model, copy(self.tokens), plan)
         streams = [None] * copies if h is None or not self.streams else h.tensor_split(copies)
         return list(zip(streams, captured, strict=True))
 
     def _layer(self, layer: int, state: State, z: Tensor | None) -> State:
         block = self.blocks[layer]
+        if z is None and (layer in self.z or layer not in self.starting_at_z):
+            return block(state)
 
         def attend(x: Tensor, x_v: Tensor) -> Tensor:
             heads = block.heads(x, x_v) if z is None else z
@@ -211,15 +213,6 @@ class Prefix:
         finite.append(hooks.is_finite(x, name))
         for values, rows in zip(captured, x.tensor_split(len(captured)), strict=True):
             values[name] = self.keep(name, rows)
-
-
-def _edit_copies(name: str, plans: Sequence[Sequence[tuple[str, Edit]]], x: Tensor, hook: Any) -> Tensor:
-    """Apply the edits of each plan to its own copy of the batch in x [copies · B, …]."""
-    copies = list(x.tensor_split(len(plans)))
-    for i, plan in enumerate(plans):
-        for _, fn in (entry for entry in plan if entry[0] == name):
-            copies[i] = hooks.apply_edit(name, fn, copies[i], hook)
-    return torch.cat(copies)
 
 
 def passes(

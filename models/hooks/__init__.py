@@ -157,6 +157,22 @@ def edit(model: Any, edits: Edits, *, must_fire: bool = True) -> Iterator[None]:
     check_fired([name for name, _ in plan if must_fire and name not in fired])
 
 
+def on_copies(model: Any, members: Sequence[Edits]) -> Edits:
+    """Edits of a batch that holds a copy for each of `members`, one after the other: each edits its own copy."""
+    if len(members) == 1:
+        return members[0]
+    plans = [resolve(model, edits) for edits in members]
+
+    def apply(name: str, x: Tensor, hook: Any) -> Tensor:
+        copies = list(x.tensor_split(len(plans)))
+        for i, plan in enumerate(plans):
+            for place, fn in plan:
+                copies[i] = apply_edit(name, fn, copies[i], hook) if place == name else copies[i]
+        return torch.cat(copies)
+
+    return {name: partial(apply, name) for plan in plans for name, _ in plan}
+
+
 def edited_at(model: Any) -> tuple[str, ...]:
     """The full names of the hooks that the surrounding `edit` blocks change; () outside of any."""
     return tuple(getattr(model, "edited_at", ()))
