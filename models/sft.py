@@ -59,8 +59,9 @@ class Options:
     """Cut rows after this many tokens; default: the context of the model."""
     lora: Count | None = None
     """Train adapters of this rank instead of the whole model. They need a higher rate: --lr 5e-4."""
-    lora_on: str = "q,v"
-    """Names of the dense projections with an adapter, such as q,k,v,o,up,down,gate, or all."""
+    lora_on: str | None = None
+    """Names of the dense projections with an adapter, such as q,k,v,o,up,down,gate, or all; default: those of q and v
+    that are dense."""
     lora_alpha: Positive = 16.0
     """α: adapters are multiplied by α / RANK."""
     out: Path | None = None

@@ -13,6 +13,7 @@ from streamscope.cli.disk import Config, read_json
 from streamscope.cli.errors import InputError
 from streamscope.cli.provenance import pick_device, provenance
 from streamscope.models.checkpoint import inherited, load, model_config, parent_of, unchanged_parent, whole_run
+from streamscope.models.config import Dense
 from streamscope.models.config.serialization import to_dict
 from streamscope.models.hooks import check_weights
 from streamscope.models.interop.huggingface.generation import read_eos, read_generation
@@ -44,7 +45,11 @@ def start(options: Any, out: Path) -> None:
     check_startable(out)
     folder = run_folder(options.run)
     check_given(options.training, training, model_config(folder), plain.training)
-    names = [name.strip() for name in options.lora_on.split(",")]
+    attention = model_config(folder).attention
+    dense = [name for name in ("q", "v") if isinstance(getattr(attention, name), Dense)]
+    names = dense if options.lora_on is None else [name.strip() for name in options.lora_on.split(",")]
+    if options.lora and not names:
+        raise InputError("--lora: neither queries nor values of this model are dense; name others with --lora-on")
     template = None if options.template is None else options.template.replace("\\n", "\n")
     if template is not None:
         check_template(template)

@@ -108,8 +108,13 @@ CHECKS: dict[str, Callable[[Case], Any]] = {}
 
 
 def check(tool: str, call: str) -> Callable[[Callable[[Case], Any]], Callable[[Case], Any]]:
-    """Register a row."""
-    return lambda fn: CHECKS.setdefault(f"{tool}: {call}", fn)
+    """Register a row; two of one name would hide one."""
+
+    def register(fn: Callable[[Case], Any]) -> Callable[[Case], Any]:
+        assert f"{tool}: {call}" not in CHECKS, call
+        return CHECKS.setdefault(f"{tool}: {call}", fn)
+
+    return register
 
 
 def cell(row: str, case: Case) -> str:

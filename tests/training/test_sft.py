@@ -333,6 +333,15 @@ def test_a_merged_model_computes_the_same(name: str) -> None:
         assert (p.grad is not None) == path.endswith((".0.a", ".0.b")), path
 
 
+def test_lora_takes_the_dense_ones_of_queries_and_values(tmp_path: Path) -> None:
+    """LFA's values are the token stream itself: only its queries get adapters, and nobody has to say so."""
+    pairs = str(tmp_path / "pairs.jsonl")
+    Path(pairs).write_text('{"prompt": "Tom saw", "response": "a dog."}\n' * 4)
+    argv = ["stories/lfa", "--data", pairs, "--valid", pairs, "--steps", "1", "--batch-size", "2", "--lora", "2"]
+    main([*argv, "--out", str(tmp_path / "lfa")])
+    assert json.loads((tmp_path / "lfa" / "manifest.json").read_text())["sft"]["lora"]["names"] == ["q"]
+
+
 def test_a_killed_lora_resumes_to_the_same_weights(chat_run: Path, chats: Path, tmp_path: Path) -> None:
     """After a checkpoint, and before the first."""
     common = ["--data", str(chats), "--steps", "8", "--batch-size", "4", "--checkpoint-every", "3", "--lr", "1e-2"]
