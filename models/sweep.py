@@ -266,7 +266,7 @@ def run_sweep(
     for rows in hooks.batches([len(t) for t in query.tokens], batch_tokens):
         tokens = hooks.pad([list(query.tokens[i]) for i in rows]).to(model.cfg.device)
         at = None if query.logits is None else hooks.pad([list(query.logits[i]) or [0] for i in rows])
-        keep = partial(_cropped, query, rows)
+        keep = partial(hooks.crop, query, rows)
         parts.append((rows, passes(model, tokens, sweep, at=at, names=names, keep=keep, streams=at is not None)))
     for member in range(len(sweep)):
         values: dict[str, list[Any]] = {name: [None] * len(query.tokens) for name in names}
@@ -284,9 +284,3 @@ def run_sweep(
             logits = unembed(torch.cat(streams), model.head) if query.logits is not None else None
         yield Captures(values, None if logits is None else list(logits.split([len(h) for h in streams])))
         report(member, size)
-
-
-def _cropped(query: Query, rows: Sequence[int], name: str, x: Tensor) -> list[Tensor]:
-    """Each prompt's part of an activation, without padding, at the query's positions."""
-    positions: Sequence[Any] = query.positions or [None] * len(query.tokens)
-    return [hooks.crop(name, x[b], len(query.tokens[i]), positions[i]) for b, i in enumerate(rows)]

@@ -464,10 +464,10 @@ def run(
             out = forward_at(model, tokens, [query.logits[i] for i in rows] if query.logits is not None else None)
         if not all(is_finite(x, name) for name, x in (*captured.items(), *([("", out)] if out is not None else []))):
             raise not_finite(model, tokens, resolve(model, edits or {}))
+        for name in names:
+            for i, x in zip(rows, crop(query, rows, name, captured[name]), strict=True):
+                values[name][i] = x
         for b, i in enumerate(rows):
-            n = len(query.tokens[i])
-            for name in names:
-                values[name][i] = crop(name, captured[name][b], n, query.positions[i] if query.positions else None)
             if out is not None and query.logits is not None:
                 logits[i] = out[b][: len(query.logits[i])].clone()
     return Captures(values, logits if query.logits is not None else None)
@@ -502,11 +502,13 @@ def forward_at(model: Any, tokens: Tensor, positions: Sequence[Sequence[int]] | 
     return full.gather(1, where[..., None].expand(-1, -1, full.shape[-1]))
 
 
-def crop(name: str, x: Tensor, n: int, positions: Sequence[int] | None) -> Tensor:
-    """One prompt's activation without padding, at the wanted positions."""
-    axes = time_axes(name, x.ndim)
-    for axis in axes:
-        x = x.narrow(axis, 0, n)
-    if positions is not None and axes:
-        x = x.index_select(axes[0], torch.as_tensor(positions, device=x.device, dtype=torch.long))
-    return x.clone()
+def crop(query: Query, rows: Sequence[int], name: str, batch: Tensor) -> list[Tensor]:
+    """Of a batch of the prompts `rows`, the activation of each without padding, at the query's positions."""
+    axes, cropped = time_axes(name, batch.ndim - 1), []
+    for i, x in zip(rows, batch, strict=True):
+        for axis in axes:
+            x = x.narrow(axis, 0, len(query.tokens[i]))
+        if query.positions is not None and axes:
+            x = x.index_select(axes[0], torch.as_tensor(query.positions[i], device=x.device, dtype=torch.long))
+        cropped.append(x.clone())
+    return cropped
