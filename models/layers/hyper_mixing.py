@@ -23,8 +23,8 @@ from streamscope.models import config as c
 from streamscope.models.hooks.points import observe, read_point
 from streamscope.models.interop.transformer_lens_core import HookPoint
 from streamscope.models.layers.residual import AttentionBranch, Block, MlpBranch
+from streamscope.models.tensors import DTYPES
 
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 EPS = 1e-5
 Dynamic = dict[str, Tensor] | None
 """Dynamic terms by coefficient, from `HyperConnection.dynamic`; None: no terms."""

@@ -11,7 +11,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import chain
+from itertools import chain, product
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from streamscope.text import END_OF_TEXT, SplitAt
 
 PLAIN = (".txt", ".md", ".jsonl", ".ndjson", ".json", ".csv", ".tsv")
 PACKED = (".gz", ".zst")
-SUFFIXES = (*PLAIN, *(kind + packed for kind in PLAIN for packed in PACKED), ".parquet", ".arrow")
+SUFFIXES = (*PLAIN, *map("".join, product(PLAIN, PACKED)), ".parquet", ".arrow")
 KINDS = f"{', '.join(PLAIN)} (also {' and '.join(PACKED)}), .parquet, .arrow"
 """The supported kinds of files, for messages."""
 CHECK = "check the file"
