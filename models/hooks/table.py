@@ -7,7 +7,7 @@ dimension. `models.hooks.points` defines the kinds of points.
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import groupby
 
 from streamscope.models.config import ChannelLayerNorm, Hdpl, Hyper, ModelConfig
@@ -48,10 +48,14 @@ def traits(config: ModelConfig) -> dict[str, bool]:
 
 
 def _rows(templates: list[Hook], *words: str) -> list[Hook]:
+    """The rows of templates, with words for the numbers in braces."""
     return [
-        replace(row, **{name: getattr(row, name).format(*words) for name in ("name", "shape", "meaning", "needs")})
+        Hook(
+            row.name.format(*words), row.shape.format(*words), row.meaning.format(*words), row.needs.format(*words),
+            row.edit_needs, row.on_demand,
+        )
         for row in templates
-    ]
+    ]  # fmt: skip
 
 
 STREAMS = [

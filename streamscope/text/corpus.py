@@ -143,31 +143,29 @@ class HubDataset:
     def records(self) -> Iterator[dict[str, Any]]:
         import datasets
 
-        for path in visible_files(Path(self.name)) if self._local else ():
+        revision, folder = self._resolved  # reports a wrong name before any retries
+        for path in visible_files(folder) if folder is not None else ():
             check_content(path)
-        revision, folder = (None, None) if self._local else self._resolved  # reports a wrong name before any retries
         with reading(self.source, "check the files and the names of config and split"):
-            if _saved(Path(self.name)):
-                rows = datasets.load_from_disk(self.name)
+            if folder is not None and _saved(folder):
+                rows = datasets.load_from_disk(str(folder))
                 if isinstance(rows, datasets.DatasetDict):
                     if self.split not in rows:
                         raise InputError(f"{self.source}: no split {self.split!r}; it has {', '.join(rows)}")
                     rows = rows[self.split]
             else:
-                name, revision = (self.name, revision) if folder is None else (str(folder), None)
-                rows = datasets.load_dataset(name, self.config, split=self.split, streaming=True, revision=revision)
+                name, commit = (self.name, revision) if folder is None else (str(folder), None)
+                rows = datasets.load_dataset(name, self.config, split=self.split, streaming=True, revision=commit)
             yield from rows
-
-    @property
-    def _local(self) -> bool:
-        return Path(self.name).is_dir()
 
     @cached_property
     def _resolved(self) -> tuple[str, Path | None]:
-        """The commit, for the run's manifest, and its folder in the hub's cache if the hub does not answer.
+        """The commit, "" of a local folder, and the folder: local, or in the hub's cache if the hub does not answer.
 
         The cache may hold only some of the files, so `_content` lists them.
         """
+        if Path(self.name).is_dir():
+            return "", Path(self.name)
         import huggingface_hub
 
         try:
@@ -184,14 +182,12 @@ class HubDataset:
 
     def _content(self) -> dict[str, Any]:
         options: dict[str, Any] = {"config": self.config, "split": self.split}
-        if self._local:
-            root = Path(self.name)
-            return options | {"files": [digest(path, root) for path in visible_files(root)]}
         revision, folder = self._resolved
-        options |= {"id": self.name, "revision": revision}
-        if folder is not None:
-            options["cached"] = [path.relative_to(folder).as_posix() for path in visible_files(folder)]
-        return options
+        files = visible_files(folder) if folder is not None else []
+        if folder is not None and not revision:
+            return options | {"files": [digest(path, folder) for path in files]}
+        cached = {"cached": [path.relative_to(folder).as_posix() for path in files]} if folder is not None else {}
+        return {**options, "id": self.name, "revision": revision, **cached}
 
 
 STORIES = {"stories": ("stories", 5), "stories5": ("stories", 5), "echo": ("echo", 2)}
