@@ -80,27 +80,23 @@ def override(config: T, changes: dict[str, Any], where: str = "") -> T:
     changes = dict(changes)
     if isinstance(config, c.ModelConfig) and "mixing" in changes:
         changes = parse_mixing(changes.pop("mixing")) | changes
-    fields: dict[str, Any] = {}
-    below: dict[str, dict[str, Any]] = {}
-    for name, value in changes.items():
-        head, _, tail = name.partition(".")
-        if tail:
-            below.setdefault(head, {})[tail] = value
-        else:
-            fields[head] = value
-    if isinstance(config, c.ModelConfig) and "init_std" in fields and "init" not in fields and "init" not in below:
-        fields["init"] = c.Initial()  # otherwise σ changes nothing in a preset whose rules are not N(0, σ)
-    hints = hints_of(type(config))
-    names = [f.name for f in dataclasses.fields(config)]  # type: ignore[arg-type]
-    if more := [name for name in (*fields, *below) if name not in names]:
-        raise unknown(f"field of {where.rstrip('.') or getattr(config, 'kind', 'model')}", more[0], names)
     new: dict[str, Any] = {}
-    for name, value in fields.items():
-        old, part = getattr(config, name), _value(hints[name], value, f"{where}{name}")
+    below: dict[str, dict[str, Any]] = {}
+    names = [f.name for f in dataclasses.fields(config)]  # type: ignore[arg-type]
+    for path, value in changes.items():
+        name, _, tail = path.partition(".")
+        if name not in names:
+            raise unknown(f"field of {where.rstrip('.') or getattr(config, 'kind', 'model')}", name, names)
+        if tail:
+            below.setdefault(name, {})[tail] = value
+            continue
+        old, part = getattr(config, name), _value(hints_of(type(config))[name], value, f"{where}{name}")
         if isinstance(value, str) and isinstance(old, c.Part) and isinstance(part, c.Part):  # what both have stays
             shared = {f.name for f in dataclasses.fields(old)} & {f.name for f in dataclasses.fields(part)}
             part = dataclasses.replace(part, **{name: getattr(old, name) for name in shared})
         new[name] = part
+    if isinstance(config, c.ModelConfig) and "init_std" in new and "init" not in {*new, *below}:
+        new["init"] = c.Initial()  # otherwise σ changes nothing in a preset whose rules are not N(0, σ)
     for name, inner in below.items():
         part = new.get(name, getattr(config, name))
         if part is None:

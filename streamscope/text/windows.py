@@ -160,11 +160,10 @@ class MixedWindows:
             order = epoch_order(BLOCK, seed, block, phase, _BLOCKS)
             part = np.repeat(np.arange(len(self.counts)), self.counts)[order]
             draws = np.empty(BLOCK, dtype=np.int64)
-            for k, count in enumerate(self.counts):
-                n = len(self.windows[k])
-                epochs, places = np.divmod(np.arange(block * count, (block + 1) * count), n)
-                orders = {e: _order(n, seed, int(e), phase, k + 1) for e in np.unique(epochs)}
-                draws[part == k] = [self.first[k] + orders[e][place] for e, place in zip(epochs, places, strict=True)]
+            for k in np.flatnonzero(self.counts):
+                n, start, stop = len(self.windows[k]), block * self.counts[k], (block + 1) * self.counts[k]
+                orders = [_order(n, seed, e, phase, int(k) + 1) for e in range(start // n, (stop - 1) // n + 1)]
+                draws[part == k] = self.first[k] + np.concatenate(orders)[start % n :][: self.counts[k]]
             self._last = key, draws
         return self._last[1]
 
