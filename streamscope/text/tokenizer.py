@@ -68,7 +68,7 @@ def special_tokens(folder: Path) -> SpecialTokens:
     special_tokens_map.json    `ROLES`, if the first file does not name them or has no added_tokens_decoder
     added_tokens.json          tokens besides vocab.json, if the first file does not list them
     """
-    if not {CONFIG, MAP, ADDED} & set(os.listdir(folder)):
+    if not any(map(os.path.isfile, map(folder.joinpath, (CONFIG, MAP, ADDED)))):
         return SpecialTokens()
     config, token_map = _read(folder / CONFIG), _read(folder / MAP)
     decoded = "added_tokens_decoder" in config
@@ -219,14 +219,22 @@ class Tokenizer:
                 pairs = ", ".join(map(" + ".join, PAIRS.items()))
                 raise InputError(f"{path} has no tokenizer: add tokenizer.json, {pairs}")
             path = path / names[0]
+        pair: list[Path] = []
         for vocab, merges in PAIRS.items():
             if path.name in (vocab, merges):
-                return cls._from_pair(path.with_name(vocab), path.with_name(merges))
-        named = path.name == "tokenizer.json"
-        with reading(path, "give a tokenizer.json"):
-            specials = special_tokens(path.parent) if named else None
-            tokenizer = cls.from_json(path.read_text(encoding="utf-8-sig"), specials)
-        tokenizer.chat_template = read_template(path.parent) if named else None
+                pair = [path.with_name(vocab), path.with_name(merges)]
+        for file in pair:
+            if not file.is_file():
+                raise InputError(f"{file} is missing: put {pair[0].name} and {pair[1].name} into one folder")
+        has_others = bool(pair) or path.name == "tokenizer.json"
+        specials = special_tokens(path.parent) if has_others else SpecialTokens()
+        with reading(path, "give a BPE vocabulary with its merges" if pair else "give a tokenizer.json"):
+            if pair:
+                backend = _byte_level_bpe(models.BPE.from_file(*map(str, pair)), specials.prefix_space)
+            else:
+                backend = tokenizers.Tokenizer.from_str(path.read_text(encoding="utf-8-sig"))
+            tokenizer = cls(backend, specials)
+        tokenizer.chat_template = read_template(path.parent) if has_others else None
         return tokenizer
 
     @classmethod
@@ -239,18 +247,6 @@ class Tokenizer:
         tokenizer = cls.from_json(original.backend_tokenizer.to_str(), specials)
         template = getattr(original, "chat_template", None)
         tokenizer.chat_template = template if isinstance(template, str) else None
-        return tokenizer
-
-    @classmethod
-    def _from_pair(cls, vocab: Path, merges: Path) -> "Tokenizer":
-        for file in (vocab, merges):
-            if not file.is_file():
-                raise InputError(f"{file} is missing: put {vocab.name} and {merges.name} into one folder")
-        specials = special_tokens(vocab.parent)
-        with reading(vocab, "give a BPE vocabulary with its merges"):
-            model = models.BPE.from_file(str(vocab), str(merges))
-            tokenizer = cls(_byte_level_bpe(model, specials.prefix_space), specials)
-        tokenizer.chat_template = read_template(vocab.parent)
         return tokenizer
 
     @classmethod
