@@ -58,7 +58,7 @@ class StreamTransformer(LensMixin, Decoder, CleanCopies, HookedRootModule):
         self.changed = False  # whether an instrument found other weights than those
         self.origin: dict[str, Any] = {}  # of a model trained elsewhere: source, quantisation, BOS
         self.sampling: dict[str, Any] = {}  # options of `generate` that its makers use
-        self._hdpl = [m for m in self.modules() if hasattr(m, "penalty")]
+        self._hdpl: list[Any] = [m for m in self.modules() if hasattr(m, "penalty")]
         if seed is not None:
             self.init_weights(seed)
         HookedRootModule.setup(self)

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import combinations
 from operator import attrgetter
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -51,22 +52,21 @@ def _one_row(ids: Any, caller: str) -> Tensor:
     return rows.reshape(-1)
 
 
-class LensConfig:
+class LensConfig(SimpleNamespace):
+    """TransformerLens' `cfg` of a `model`."""
+
     attn_only = False
     default_prepend_bos = True
     use_split_qkv_input = use_attn_in = False
     use_hook_mlp_in = True
     final_rms = False
 
-    def __init__(self, model: Any) -> None:
-        self._model = model
-
     def __getattr__(self, name: str) -> Any:
         if name in FLAT:
-            return getattr(self._model.config, name)
+            return getattr(self.model.config, name)
         if name not in FIELDS:
             raise AttributeError(f"cfg has no field {name!r}; it has {', '.join(FLAT)}")
-        return FIELDS[name](self._model)
+        return FIELDS[name](self.model)
 
     def __dir__(self) -> list[str]:
         return sorted({*FLAT, *FIELDS, *super().__dir__()} - {"normalization_type"})
@@ -279,7 +279,7 @@ class LensMixin:
 
     @property
     def cfg(self) -> LensConfig:
-        return LensConfig(self)
+        return LensConfig(model=self)
 
     def run_with_cache(self, *args: Any, return_cache_object: bool = True, pos_slice: Any = None, **kwargs: Any) -> Any:
         """(output, ActivationCache) of tokens or text, with the activations of `names_filter`.

@@ -40,8 +40,7 @@ def evaluation_shards(
             shards = pack(open_corpus(saved["valid"], **options), tokenizer)
         else:
             corpus = open_corpus(saved["data"], max_documents=saved["max_documents"], **options)
-            fraction, blocks = saved.get("valid_fraction"), saved.get("valid_blocks")
-            share = VALID_FRACTION if fraction is None else fraction
+            share, blocks = saved.get("valid_fraction") or VALID_FRACTION, saved.get("valid_blocks")
             shards = pack(corpus, tokenizer, part="valid", valid_fraction=share, valid_blocks=blocks)
     except InputError as error:
         raise InputError(f"the run's own validation data cannot be read ({error}); give --data SOURCE") from None

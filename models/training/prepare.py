@@ -2,6 +2,7 @@
 
 import hashlib
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -47,7 +48,7 @@ def prepare(
         raise InputError("--valid names the validation data: leave out --valid-fraction and --valid-blocks, or --valid")
     corpus = open_corpus(data, text_field=text_field, max_documents=max_documents, split_at=split_at)
     held_out = open_corpus(valid, text_field=text_field, split_at=split_at) if valid is not None else None
-    fraction = VALID_FRACTION if valid_fraction is None else valid_fraction
+    fraction = valid_fraction or VALID_FRACTION
     if held_out is None and valid_blocks is None and not _divisible(corpus, fraction):
         valid_blocks = BLOCKS
     tok = Tokenizer.load(_tokenizer_path(tokenizer)) if tokenizer is not None else train_bpe(corpus, d_vocab)
@@ -85,13 +86,11 @@ def repeated_documents(data: Data) -> int:
 def parts_not_held_out(data: Data) -> list[str]:
     """The sources of the parts of a mixture of which no document is held out, so validation never reads them."""
     source = data.source
-    names = ("text_field", "max_documents", "split_at")
-    corpus = open_corpus(source["data"], **{name: source[name] for name in names})
+    corpus = open_corpus(source["data"], **{name: source[name] for name in ("text_field", "max_documents", "split_at")})
     if not isinstance(corpus, MixtureCorpus) or (source["valid"], source["valid_blocks"]) != (None, None):
         return []
-    fraction = VALID_FRACTION if source["valid_fraction"] is None else source["valid_fraction"]
-    texts = {part.source: part.documents() for part in corpus.parts}
-    return [name for name, documents in texts.items() if not any(in_validation(text, fraction) for text in documents)]
+    is_held_out = partial(in_validation, valid_fraction=source["valid_fraction"] or VALID_FRACTION)
+    return [part.source for part in corpus.parts if not any(map(is_held_out, part.documents()))]
 
 
 def _divisible(corpus: Corpus, fraction: float) -> bool:

@@ -197,12 +197,11 @@ def _read_csv(
             if header.count(name) > 1:
                 raise InputError(f"{path}: {header.count(name)} columns are called {name!r}; rename all but one")
         for row in filter(None, lines):
+            place = f"{path}:{lines.line_num}"
             if len(row) != len(header):
-                raise InputError(
-                    f"{path}:{lines.line_num}: {len(row)} fields, but the first line has {len(header)}; quote "
-                    "texts with commas or line ends"
-                )
-            yield f"{path}:{lines.line_num}", {name: row[header.index(name)] for name in names}
+                words = f"{len(row)} fields, but the first line has {len(header)}"
+                raise InputError(f"{place}: {words}; quote texts with commas or line ends")
+            yield place, {name: row[header.index(name)] for name in names}
     except csv.Error as error:
         raise InputError(f"{path}:{lines.line_num}: not CSV ({error}); check the quotes") from error
 
