@@ -20,7 +20,6 @@ import json
 import math
 import shutil
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +31,6 @@ from streamscope.cli.errors import InputError, reading
 from streamscope.cli.provenance import pick_device, provenance
 from streamscope.models.config import ModelConfig
 from streamscope.models.config.serialization import from_dict
-from streamscope.models.interop.huggingface.generation import read_eos, read_sampling
-from streamscope.models.layers.hyper_mixing import DTYPES
 from streamscope.models.run_names import (  # noqa: F401  most callers know them by this module
     HUGGING_FACE,
     NAMES,
@@ -53,7 +50,9 @@ from streamscope.models.run_names import (  # noqa: F401  most callers know them
 from streamscope.models.tensors import (
     CONFIG,
     DIGEST,
+    DTYPES,
     FORMAT,
+    GENERATION,
     TOKENIZER,
     config_digest,
     digest,
@@ -140,16 +139,29 @@ def load(
 
 def _load(folder: Path, name: str, device: str) -> StreamTransformer:
     config = model_config(folder)
-    weights, step = folder / "model.safetensors", snapshot_step(folder)
+    weights, words, step = folder / "model.safetensors", folder / "tokenizer.json", snapshot_step(folder)
     tensors, metadata = read_tensors(weights)
     manifest = read_json(folder / "manifest.json", Manifest) if (folder / "manifest.json").is_file() else {}
     for row in snapshots(folder) if step is not None else ():
         if row["step"] == step and row["sha256"] != sha256(weights):
             raise InputError(f"{weights} is damaged: its hash differs from snapshots.json; train the run again")
-    tokenizer = Tokenizer.load(folder / "tokenizer.json") if (folder / "tokenizer.json").is_file() else None
-    _check_parts(folder, manifest, metadata, tokenizer)
+    tokenizer = Tokenizer.load(words) if words.is_file() else None
+    config_now = config_digest(read_json(folder / "config.json", Config)["model"])
+    recorded = metadata.get(TOKENIZER) or manifest.get("data", {}).get("tokenizer", {}).get("sha256")
+    checks = [  # each part, its sha256 in the weights or the manifest (older runs have none), and those that it has
+        ("config.json", metadata.get(CONFIG) or manifest.get(CONFIG), [config_now],
+         "is not the configuration of these weights", "restore it; for another architecture train a run with --set"),
+        ("model.safetensors", manifest.get("weights") if step is None else None, [metadata.get(DIGEST, "unknown")],
+         "does not hold the run's final weights", "restore it, or --resume the run"),
+        # the same ids in a rewritten file are the same tokenizer, and so is the file that another version wrote
+        ("tokenizer.json", recorded, [tokenizer.sha256, sha256(words)] if tokenizer else [recorded],
+         "is not the tokenizer of this model", "restore it, or its ids mean other tokens"),
+    ]  # fmt: skip
+    for file, was, now, line, remedy in checks:
+        if was is not None and was not in now:
+            raise InputError(f"{folder / file} {line} (sha256 {now[0][:12]}… instead of {was[:12]}…): {remedy}")
     if tokenizer is not None and tokenizer.d_vocab > config.d_vocab:
-        raise InputError(f"{folder / 'tokenizer.json'} has {tokenizer.d_vocab} entries, the model {config.d_vocab}")
+        raise InputError(f"{words} has {tokenizer.d_vocab} entries, the model {config.d_vocab}")
     model = StreamTransformer(config, tokenizer, seed=None)
     if name == "bf16":
         model.to(torch.bfloat16)
@@ -158,8 +170,11 @@ def _load(folder: Path, name: str, device: str) -> StreamTransformer:
     stored_digest = metadata.get(DIGEST) or digest(tensors)
     same_dtypes = all(tensors[name].dtype == value.dtype for name, value in model.state_dict().items())
     model.digests = stored_digest, stored_digest if same_dtypes else digest(model.state_dict())
-    model.eos_ids = read_eos(folder, None) or model.eos_ids
-    model.sampling = read_sampling(folder)
+    if (folder / GENERATION).is_file():
+        from streamscope.models.interop.huggingface.generation import read_eos, read_sampling
+
+        model.eos_ids = read_eos(folder, None) or model.eos_ids
+        model.sampling = read_sampling(folder)
     model.origin = {name: manifest[name] for name in ORIGIN if name in manifest}
     if "adapter" in model.origin:
         print(f"{run_label(folder)}: the LoRA adapter next to its weights is merged into them", file=sys.stderr)
@@ -187,35 +202,10 @@ def load_for_instruments(
 
 def dtype_name(dtype: str | torch.dtype) -> str:
     """Normalise to "fp32" or "bf16"; `InputError` for others."""
-    name = {str(kind): name for name, kind in DTYPES.items()}.get(str(dtype), str(dtype))
+    name = {"torch.float32": "fp32", "torch.bfloat16": "bf16"}.get(str(dtype), str(dtype))
     if name not in DTYPES:
         raise InputError(f"dtype {dtype!r} is unknown: {' or '.join(DTYPES)}")
     return name
-
-
-def _check_parts(
-    folder: Path, manifest: Mapping[str, Any], metadata: Mapping[str, str], tokenizer: Tokenizer | None
-) -> None:
-    """Raise `InputError` if configuration, final weights or tokenizer are not those that the metadata of the weights
-    or the manifest names; older runs name none.
-
-    The same ids in a rewritten tokenizer.json are the same tokenizer; so is an unchanged file that a new version of the
-    library would write differently.
-    """
-    config_now = config_digest(read_json(folder / "config.json", Config)["model"])
-    final = manifest.get("weights") if snapshot_step(folder) is None else None
-    words = metadata.get(TOKENIZER) or manifest.get("data", {}).get("tokenizer", {}).get("sha256")
-    checks = [
-        ("config.json", metadata.get(CONFIG) or manifest.get(CONFIG), [config_now],
-         "is not the configuration of these weights", "restore it; for another architecture train a run with --set"),
-        ("model.safetensors", final, [metadata.get(DIGEST, "unknown")],
-         "does not hold the run's final weights", "restore it, or --resume the run"),
-        ("tokenizer.json", words, [tokenizer.sha256, sha256(folder / "tokenizer.json")] if tokenizer else [words],
-         "is not the tokenizer of this model", "restore it, or its ids mean other tokens"),
-    ]  # fmt: skip
-    for file, was, now, line, remedy in checks:
-        if was is not None and was not in now:
-            raise InputError(f"{folder / file} {line} (sha256 {now[0][:12]}… instead of {was[:12]}…): {remedy}")
 
 
 # ---- runs that derive from other runs ------------------------------------------------------------

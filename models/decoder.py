@@ -15,7 +15,6 @@ from streamscope.cli.errors import InputError
 from streamscope.models import config as c
 from streamscope.models.hooks.points import ReadPoint
 from streamscope.models.interop.transformer_lens_core import HookPoint
-from streamscope.models.layers import hdpl, hyper_mixing  # noqa: F401  (imported to register their modules)
 from streamscope.models.layers.head import Embedding, TiedUnembedding, UntiedUnembedding, unembed
 from streamscope.models.layers.noise import Dropout
 from streamscope.models.layers.norms import Norm
@@ -40,6 +39,10 @@ class Decoder(nn.Module):
         if self.pos_embed is not None:
             self.hook_pos_embed = ReadPoint()
         self.dropout = Dropout(config.dropout) if config.dropout else nn.Identity()
+        if isinstance(config.residual, c.Hyper):  # these files register their modules with the parts of a few models
+            import streamscope.models.layers.hyper_mixing
+        if any(isinstance(spec, c.Hdpl) for _, spec, _, _ in config.projections()):
+            import streamscope.models.layers.hdpl  # noqa: F401
         self.blocks = nn.ModuleList([config.residual.module(config, layer) for layer in range(config.n_layers)])
         norm, own_norms = config.readout.norm, config.n_layers - 1 if config.readout.layer_norms == "own" else 0
         make = partial(norm.module, norm, config.d_model, config.n_heads)

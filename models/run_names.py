@@ -118,24 +118,18 @@ class SnapshotPath(type(Path())):  # type: ignore[misc]
     """`runs/lfa@512` as a folder: model.safetensors is the snapshot, every other file is the run's."""
 
     def __truediv__(self, name: Any) -> Path:
-        folder, step = _split(self)
-        if str(name) == "model.safetensors" and step is not None:
-            return folder / snapshot_file(step)
-        return folder / name
+        step = snapshot_step(self)
+        run = Path(str(self) if step is None else str(self).rpartition("@")[0])
+        return run / (snapshot_file(step) if step is not None and str(name) == "model.safetensors" else name)
 
     def is_dir(self, **options: Any) -> bool:
-        return _split(self)[0].is_dir(**options)
-
-
-def _split(path: Path) -> tuple[Path, int | None]:
-    """(run, step) of a `SnapshotPath`; (path, None) of another path."""
-    name, separator, step = str(path).rpartition("@")
-    return (Path(name), int(step)) if separator and isinstance(path, SnapshotPath) else (Path(str(path)), None)
+        return (self / "").is_dir(**options)
 
 
 def snapshot_step(folder: Path) -> int | None:
     """The step of a run named RUN@STEP; None for the final run."""
-    return _split(folder)[1]
+    step = str(folder).rpartition("@")[2] if isinstance(folder, SnapshotPath) and "@" in str(folder) else None
+    return None if step is None else int(step)
 
 
 def snapshot_file(step: int) -> str:

@@ -21,6 +21,8 @@ from streamscope.cli.errors import InputError, reading
 if TYPE_CHECKING:
     from streamscope.models.transformer import StreamTransformer
 
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+"""Storage dtypes, by the names of options."""
 FORMAT = 1
 """Format number of config.json."""
 GENERATION = "generation_config.json"

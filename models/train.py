@@ -106,8 +106,8 @@ def _resume(out: Path) -> None:
 
 def _prepare(training: Training, source: dict[str, Any], tokenizer: str | None, d_vocab: int) -> tuple[Any, Any, str]:
     """(data, processes, device): process 0 prepares the data first, the others read its cache."""
-    from streamscope.models.training.data import prepare
     from streamscope.models.training.parallel import ranks
+    from streamscope.models.training.prepare import prepare
 
     group, device = ranks(training.device, training.parallel)
     if group.leader:
@@ -123,8 +123,8 @@ def _trainer(
     """Make the model, the windows and, after all checks and unless it is resumed (`scale` None), the run folder."""
     from streamscope.cli.provenance import provenance
     from streamscope.models.checkpoint import parent_of
-    from streamscope.models.training.data import windows
     from streamscope.models.training.loop import Trainer
+    from streamscope.models.training.prepare import windows
     from streamscope.models.training.run import Reader, Run
     from streamscope.models.transformer import StreamTransformer
 
@@ -167,8 +167,8 @@ def _same_model(start: str, config: ModelConfig, tokenizer: Any) -> Any:
 
 
 def _fit(trainer: Any, data: Any) -> None:
-    from streamscope.models.training.data import parts_not_held_out, repeated_documents
     from streamscope.models.training.loop import run_to_end
+    from streamscope.models.training.prepare import parts_not_held_out, repeated_documents
     from streamscope.text.shards import document_count
 
     model, folder = trainer.model, trainer.run.folder

@@ -24,7 +24,6 @@ from streamscope.models.generate import generate
 from streamscope.models.hooks import CleanCopies, eager_when_hooked
 from streamscope.models.interop.transformer_lens_api import LensMixin, check_padding
 from streamscope.models.interop.transformer_lens_core import HookedRootModule
-from streamscope.models.layers.hdpl import HdplProjection, take_penalties
 from streamscope.models.layers.head import unembed
 from streamscope.models.layers.norms import Norm
 from streamscope.models.layers.residual import State
@@ -59,7 +58,7 @@ class StreamTransformer(LensMixin, Decoder, CleanCopies, HookedRootModule):
         self.changed = False  # whether an instrument found other weights than those
         self.origin: dict[str, Any] = {}  # of a model trained elsewhere: source, quantisation, BOS
         self.sampling: dict[str, Any] = {}  # options of `generate` that its makers use
-        self._hdpl = [m for m in self.modules() if isinstance(m, HdplProjection)]
+        self._hdpl: list[Any] = [m for m in self.modules() if hasattr(m, "penalty")]
         if seed is not None:
             self.init_weights(seed)
         HookedRootModule.setup(self)
@@ -191,7 +190,11 @@ class StreamTransformer(LensMixin, Decoder, CleanCopies, HookedRootModule):
                 readouts.append(self.layer_norm(layer)(self.readout(state)))
         readouts.append(self.ln_final(self.readout(state)))
         total, ces = readout.cross_entropies(readouts, self.head, targets, [*weights, 1.0])
-        parts = {f"ce_L{layer}": ces[layer] for layer in range(len(weights))} | take_penalties(self._hdpl)
+        parts = {f"ce_L{layer}": ces[layer] for layer in range(len(weights))}
+        if self._hdpl:
+            from streamscope.models.layers.hdpl import take_penalties
+
+            parts |= take_penalties(self._hdpl)
         return total + parts.get("kl", 0.0), {"ce": ces[-1], **parts}
 
     @torch.no_grad()

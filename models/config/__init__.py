@@ -6,6 +6,7 @@ here and one where it is computed. The docstring under each field is its help te
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, dataclass_transform
 
 from annotated_types import Ge, Le, Lt
@@ -35,10 +36,16 @@ class Part:
     kind: ClassVar[str]
     module: ClassVar[Any]
     """The class that computes it."""
+    kinds: ClassVar[dict[str, type["Part"]]] = {}
+    """By kind, the class itself if it is of one, and the kinds that derive from it."""
 
     def __init_subclass__(cls, **constants: Any) -> None:
         for name, value in constants.items():
             setattr(cls, name, value)
+        cls.kinds = {}
+        for base in cls.__mro__ if "kind" in constants else ():
+            if issubclass(base, Part):
+                base.kinds[cls.kind] = cls
         dataclass(frozen=True, kw_only=True)(cls)
 
     def __post_init__(self) -> None:
@@ -572,22 +579,23 @@ class ModelConfig:
             (readout.layer_norms == "own" and readout.supervision is None,
              "readout.layer_norms=own needs readout.supervision; otherwise these norms are never trained"),
         ]  # fmt: skip
-        if lines := [line for is_wrong, line in faults if is_wrong]:
-            raise InputError(lines[0])
+        for is_wrong, line in faults:
+            if is_wrong:
+                raise InputError(line)
         for name, spec, d_in, d_out in self.projections():
             spec.check(name, d_in, d_out, self.n_heads)
 
-    @property
+    @cached_property
     def d_head(self) -> int:
         """Head width d_h, by default D / H."""
         return self.attention.d_head or self.d_model // self.n_heads
 
-    @property
+    @cached_property
     def kv_heads(self) -> int:
         """Number of key and value heads G."""
         return self.attention.kv_heads or self.n_heads
 
-    @property
+    @cached_property
     def d_mlp(self) -> int:
         """Hidden width of the FFN."""
         return self.mlp.d_mlp or 4 * self.d_model
@@ -596,17 +604,18 @@ class ModelConfig:
         """(hook prefix inside a block, spec, d_in, d_out) of every projection, in order of use."""
         attn, mlp, d, m = self.attention, self.mlp, self.d_model, self.d_mlp
         q, kv = self.n_heads * self.d_head, self.kv_heads * self.d_head
-        widths = {"q": (d, q), "k": (d, kv), "v": (d, kv), "o": (q, d)}
-        rows = [(f"attn.{n}", getattr(attn, n), *width) for n, width in widths.items()]
-        rows += [("mlp.gate", mlp.gate, d, m)] if mlp.gate is not None else []
-        return [*rows, ("mlp.up", mlp.up, d, m), ("mlp.down", mlp.down, m, d)]
+        rows = [("attn.q", attn.q, d, q), ("attn.k", attn.k, d, kv), ("attn.v", attn.v, d, kv)]
+        gate = [("mlp.gate", mlp.gate, d, m)] if mlp.gate is not None else []
+        return [*rows, ("attn.o", attn.o, q, d), *gate, ("mlp.up", mlp.up, d, m), ("mlp.down", mlp.down, m, d)]
 
     def canon_widths(self) -> dict[str, int]:
         """Channels of each Canon layer of a block: {"a": D, "b": 3 D, "c": D, "d": M or 2 M}."""
+        if self.canon is None:
+            return {}
         d, m = self.d_model, self.d_mlp
         qkv = (self.n_heads + 2 * self.kv_heads) * self.d_head
         widths = {"a": d, "b": qkv, "c": d, "d": m if self.mlp.gate is None else 2 * m}
-        return {p: width for p, width in widths.items() if self.canon is not None and p.upper() in self.canon.places}
+        return {place: widths[place] for place in self.canon.places.lower()}
 
     @property
     def mixing(self) -> str:

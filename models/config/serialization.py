@@ -22,20 +22,13 @@ T = TypeVar("T")
 hints_of: Any = cache(typing.get_type_hints)
 
 
-def kinds(base: type[c.Part]) -> dict[str, type[c.Part]]:
-    """Every concrete part that derives from `base`, by kind."""
-    parts = {base.kind: base} if "kind" in vars(base) else {}
-    for sub in base.__subclasses__():
-        parts |= kinds(sub)
-    return parts
-
-
-def to_dict(value: Any) -> Any:
-    """A part (or any nesting of parts) as plain JSON data; parts carry their `kind`."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        data = {f.name: to_dict(getattr(value, f.name)) for f in dataclasses.fields(value)}
-        return {"kind": value.kind, **data} if isinstance(value, c.Part) else data
-    return value
+def to_dict(config: Any) -> dict[str, Any]:
+    """A configuration, or one of its parts, as plain JSON data; parts carry their `kind`."""
+    data: dict[str, Any] = {"kind": config.kind} if isinstance(config, c.Part) else {}
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        data[field.name] = to_dict(value) if dataclasses.is_dataclass(value) else value
+    return data
 
 
 def from_dict(cls: type[T], data: Any, where: str = "config") -> T:
@@ -44,18 +37,21 @@ def from_dict(cls: type[T], data: Any, where: str = "config") -> T:
         raise InputError(f"{where}: expected an object, got {data!r}")
     data = dict(data)
     if issubclass(cls, c.Part):
-        kind, options = data.pop("kind", getattr(cls, "kind", None)), kinds(cls)
-        if not isinstance(kind, str) or kind not in options:
-            raise unknown(f"kind of {where}", str(kind), sorted(options))
-        cls = typing.cast(type[T], options[kind])
+        kind = data.pop("kind", getattr(cls, "kind", None))
+        if not isinstance(kind, str) or kind not in cls.kinds:
+            raise unknown(f"kind of {where}", str(kind), sorted(cls.kinds))
+        cls = typing.cast(type[T], cls.kinds[kind])
     data = getattr(cls, "from_older", dict)(data)
-    fields: tuple[Any, ...] = dataclasses.fields(cls)  # type: ignore[arg-type]
-    names = [field.name for field in fields]
-    if more := [name for name in data if name not in names]:
-        raise unknown(f"field of {where}", more[0], names)
-    if lacking := [field.name for field in fields if field.default is dataclasses.MISSING and field.name not in data]:
-        raise InputError(f"{where} lacks the field {lacking[0]}")
-    return cls(**{name: _value(hints_of(cls)[name], value, f"{where}.{name}") for name, value in data.items()})
+    hints, values = hints_of(cls), dict[str, Any]()
+    for field in dataclasses.fields(cls):  # type: ignore[arg-type]
+        if field.name in data:
+            values[field.name] = _value(hints[field.name], data.pop(field.name), f"{where}.{field.name}")
+        elif field.default is dataclasses.MISSING:
+            raise InputError(f"{where} lacks the field {field.name}")
+    if data:
+        names = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
+        raise unknown(f"field of {where}", next(iter(data)), names)
+    return cls(**values)
 
 
 def _value(hint: Any, value: Any, where: str) -> Any:
@@ -64,10 +60,10 @@ def _value(hint: Any, value: Any, where: str) -> Any:
     if types.NoneType in typing.get_args(hint):
         if value in (None, "none", "null"):
             return None
-        (hint,) = (kind for kind in typing.get_args(hint) if kind is not types.NoneType)
+        hint = typing.get_args(hint)[0]
     if isinstance(hint, type) and issubclass(hint, c.Part):
         if isinstance(value, str):  # `kron` is `kronecker`
-            shorts = {k.short: name for name, k in kinds(hint).items() if issubclass(k, c.Projection)}
+            shorts = {k.short: name for name, k in hint.kinds.items() if issubclass(k, c.Projection)}
             value = {"kind": shorts.get(value, value)}
         return value if isinstance(value, hint) else from_dict(hint, value, where)
     if isinstance(value, str) and hint in (bool, int, float):
@@ -84,27 +80,23 @@ def override(config: T, changes: dict[str, Any], where: str = "") -> T:
     changes = dict(changes)
     if isinstance(config, c.ModelConfig) and "mixing" in changes:
         changes = parse_mixing(changes.pop("mixing")) | changes
-    fields: dict[str, Any] = {}
-    below: dict[str, dict[str, Any]] = {}
-    for name, value in changes.items():
-        head, _, tail = name.partition(".")
-        if tail:
-            below.setdefault(head, {})[tail] = value
-        else:
-            fields[head] = value
-    if isinstance(config, c.ModelConfig) and "init_std" in fields and "init" not in fields and "init" not in below:
-        fields["init"] = c.Initial()  # otherwise σ changes nothing in a preset whose rules are not N(0, σ)
-    hints = hints_of(type(config))
-    names = [f.name for f in dataclasses.fields(config)]  # type: ignore[arg-type]
-    if more := [name for name in (*fields, *below) if name not in names]:
-        raise unknown(f"field of {where.rstrip('.') or getattr(config, 'kind', 'model')}", more[0], names)
     new: dict[str, Any] = {}
-    for name, value in fields.items():
-        old, part = getattr(config, name), _value(hints[name], value, f"{where}{name}")
+    below: dict[str, dict[str, Any]] = {}
+    names = [f.name for f in dataclasses.fields(config)]  # type: ignore[arg-type]
+    for path, value in changes.items():
+        name, _, tail = path.partition(".")
+        if name not in names:
+            raise unknown(f"field of {where.rstrip('.') or getattr(config, 'kind', 'model')}", name, names)
+        if tail:
+            below.setdefault(name, {})[tail] = value
+            continue
+        old, part = getattr(config, name), _value(hints_of(type(config))[name], value, f"{where}{name}")
         if isinstance(value, str) and isinstance(old, c.Part) and isinstance(part, c.Part):  # what both have stays
             shared = {f.name for f in dataclasses.fields(old)} & {f.name for f in dataclasses.fields(part)}
             part = dataclasses.replace(part, **{name: getattr(old, name) for name in shared})
         new[name] = part
+    if isinstance(config, c.ModelConfig) and "init_std" in new and "init" not in {*new, *below}:
+        new["init"] = c.Initial()  # otherwise σ changes nothing in a preset whose rules are not N(0, σ)
     for name, inner in below.items():
         part = new.get(name, getattr(config, name))
         if part is None:

@@ -6,147 +6,152 @@ dimension. `models.hooks.points` defines the kinds of points.
 """
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
 
 from streamscope.models.config import ChannelLayerNorm, Hdpl, Hyper, ModelConfig
 
-Condition = Callable[[ModelConfig], bool]
-
 
 @dataclass(frozen=True)
 class Hook:
-    """One row: a name (`L` stands for the layer), a shape, a meaning, and the configurations that have it."""
+    """One row: a name (`L` stands for the layer), a shape, a meaning, and which of the `traits` of a configuration it
+    and its edits need; "" is a trait of all."""
 
     name: str
     shape: str
     meaning: str
-    when: Condition = lambda config: True
-    edit: Condition = lambda config: True
+    needs: str = ""
+    edit_needs: str = ""
     on_demand: bool = False
 
+    def when(self, config: ModelConfig) -> bool:
+        return traits(config).get(self.needs, False)
 
-def _stream(name: str) -> Condition:
-    return lambda c: name in c.residual.streams
-
-
-def _normed(place: str) -> Condition:
-    return lambda c: c.norm_place in (place, "both")
+    def edit(self, config: ModelConfig) -> bool:
+        return traits(config).get(self.edit_needs, False)
 
 
-def _projection(part: str, name: str) -> list[Hook]:
-    """The mixing matrix of a projection, and the points inside it when it is `Hdpl` (HDPL Eq. 1–7)."""
+def traits(config: ModelConfig) -> dict[str, bool]:
+    """Which of the traits that rows need a configuration has; what is not named it has not."""
+    positions, streams, place = config.positions, config.residual.streams, config.norm_place
+    has = {
+        "": True, "table": positions.table, "rotary": positions.rotates, "slopes": positions.slopes,
+        "one stream": not streams, "value norm": config.residual.value_path == "own", "norm before": place != "after",
+        "norm after": place != "before", "head gate": config.attention.gate is not None,
+        "gated": config.mlp.gate is not None, "linear output": not isinstance(config.attention.o, Hdpl),
+    }  # fmt: skip
+    has |= dict.fromkeys(streams, True) | dict.fromkeys(config.canon_widths(), True)
+    for path, spec, _, _ in config.projections():
+        has |= {f"{path} mixes": spec.mix is not None, f"{path} hdpl": isinstance(spec, Hdpl)}
+    return has
 
-    def mixes(c: ModelConfig) -> bool:
-        spec = getattr(getattr(c, part), name)
-        return spec is not None and spec.mix is not None
 
-    def is_hdpl(c: ModelConfig) -> bool:
-        return isinstance(getattr(getattr(c, part), name), Hdpl)
-
-    folder = "attn" if part == "attention" else "mlp"
-    matrix = f"mixing matrix of {name} in use: Kronecker W_kh, independent W_hio"
-    path, wide = f"blocks.L.{folder}.{name}", "B T M" if name in ("gate", "up") else "B T D"
-    logvar = "log σ² of the latent; not used at evaluation"
+def _rows(templates: list[Hook], *words: str) -> list[Hook]:
+    """The rows of templates, with words for the numbers in braces."""
     return [
-        Hook(f"blocks.L.{folder}.hook_{name}_mix", "B H H | B H in out", matrix, mixes, on_demand=True),
-        Hook(f"{path}.hook_detail", wide, "detail path: block-diagonal map of the input", is_hdpl),
-        Hook(f"{path}.hook_mu", "B T R", "mean μ of the latent", is_hdpl),
-        Hook(f"{path}.hook_logvar", "B T R", logvar, is_hdpl, edit=lambda c: False),
-        Hook(f"{path}.hook_latent", "B T R", "latent z, the decoder's input: μ, in training a sample", is_hdpl),
-        Hook(f"{path}.hook_global", wide, "global path: decoder of SiLU(z)", is_hdpl),
-    ]
+        Hook(
+            row.name.format(*words), row.shape.format(*words), row.meaning.format(*words), row.needs.format(*words),
+            row.edit_needs, row.on_demand,
+        )
+        for row in templates
+    ]  # fmt: skip
 
 
-def _canon(place: str, shape: str, meaning: str) -> list[Hook]:
-    name, path, when = f"Canon-{place.upper()}", f"blocks.L.canon_{place}", lambda c: place in c.canon_widths()
-    return [
-        Hook(f"{path}.hook_conv", shape, f"convolution of {name}, to which it adds its input", when),
-        Hook(f"{path}.hook_out", shape, f"{meaning} after {name}", when),
-    ]
-
-
-def _connection(branch: str) -> list[Hook]:
-    """Coefficients of the hyper-connection around a branch, in the order of use."""
-    path, when = f"blocks.L.{branch}_hc.hook", _stream("streams")
-    return [
-        Hook(f"{path}_pre", "B T N", "weight of each stream in the branch's input", when),
-        Hook(f"{path}_res", "B T N N", "mixing of the streams; row s gives the new stream s", when),
-        Hook(f"{path}_post", "B T N", "weight of the branch's update in each stream", when),
-    ]
-
-
-def _norm(path: str, when: Condition = lambda c: True) -> list[Hook]:
-    return [
-        Hook(f"{path}.hook_scale", "B T 1 | B T H 1", "sqrt(var + eps)", when, on_demand=True),
-        Hook(f"{path}.hook_normalized", "B T D", "normalised, before γ and β", when, on_demand=True),
-    ]
-
-
-def _streams(place: str) -> list[Hook]:
-    when = {"pre": "entering the layer", "mid": "after attention", "post": "leaving the layer"}[place]
-    resid = f"residual stream {when}; with several streams, their readout"
-    return [
-        Hook(f"blocks.L.hook_token_{place}", "B T D", f"token stream x_t {when}", _stream("token")),
-        Hook(f"blocks.L.hook_context_{place}", "B T D", f"context stream x_e {when}", _stream("context")),
-        Hook(f"blocks.L.hook_streams_{place}", "B T N D", f"parallel streams X {when}", _stream("streams")),
-        Hook(f"blocks.L.hook_resid_{place}", "B T D", resid, edit=lambda c: not c.residual.streams),
-    ]
-
+STREAMS = [
+    Hook("blocks.L.hook_token_{0}", "B T D", "token stream x_t {1}", "token"),
+    Hook("blocks.L.hook_context_{0}", "B T D", "context stream x_e {1}", "context"),
+    Hook("blocks.L.hook_streams_{0}", "B T N D", "parallel streams X {1}", "streams"),
+    Hook(
+        "blocks.L.hook_resid_{0}", "B T D", "residual stream {1}; with several streams, their readout", "", "one stream"
+    ),
+]
+"""The streams at a place of a layer."""
+CONNECTION = [
+    Hook("blocks.L.{0}_hc.hook_pre", "B T N", "weight of each stream in the branch's input", "streams"),
+    Hook("blocks.L.{0}_hc.hook_res", "B T N N", "mixing of the streams; row s gives the new stream s", "streams"),
+    Hook("blocks.L.{0}_hc.hook_post", "B T N", "weight of the branch's update in each stream", "streams"),
+]
+"""Coefficients of the hyper-connection around a branch, in the order of use."""
+NORM = [
+    Hook("{0}.hook_scale", "B T 1 | B T H 1", "sqrt(var + eps)", "{1}", on_demand=True),
+    Hook("{0}.hook_normalized", "B T D", "normalised, before γ and β", "{1}", on_demand=True),
+]
+CANON = [
+    Hook("blocks.L.canon_{0}.hook_conv", "{1}", "convolution of Canon-{2}, to which it adds its input", "{0}"),
+    Hook("blocks.L.canon_{0}.hook_out", "{1}", "{3} after Canon-{2}", "{0}"),
+]
+PROJECTION = [
+    Hook(
+        "blocks.L.{0}.hook_{1}_mix", "B H H | B H in out",
+        "mixing matrix of {1} in use: Kronecker W_kh, independent W_hio", "{0}.{1} mixes", on_demand=True,
+    ),
+    Hook("blocks.L.{0}.{1}.hook_detail", "{2}", "detail path: block-diagonal map of the input", "{0}.{1} hdpl"),
+    Hook("blocks.L.{0}.{1}.hook_mu", "B T R", "mean μ of the latent", "{0}.{1} hdpl"),
+    Hook(
+        "blocks.L.{0}.{1}.hook_logvar", "B T R", "log σ² of the latent; not used at evaluation", "{0}.{1} hdpl",
+        edit_needs="nothing reads it",
+    ),
+    Hook(
+        "blocks.L.{0}.{1}.hook_latent", "B T R", "latent z, the decoder's input: μ, in training a sample",
+        "{0}.{1} hdpl",
+    ),
+    Hook("blocks.L.{0}.{1}.hook_global", "{2}", "global path: decoder of SiLU(z)", "{0}.{1} hdpl"),
+]  # fmt: skip
+"""The mixing matrix of a projection, and the points inside it when it is `Hdpl` (HDPL Eq. 1–7)."""
 
 HOOKS: list[Hook] = [
     Hook("hook_embed", "B T D", "token embedding, times its scale"),
-    Hook("hook_pos_embed", "B T D", "position embedding", lambda c: c.positions.table),
-    *_streams("pre"),
-    *_connection("attn"),
+    Hook("hook_pos_embed", "B T D", "position embedding", "table"),
+    *_rows(STREAMS, "pre", "entering the layer"),
+    *_rows(CONNECTION, "attn"),
     Hook("blocks.L.hook_attn_in", "B T D", "input of Q and K, before the norm"),
     Hook("blocks.L.hook_attn_v_in", "B T D", "input of V, before its norm"),
-    *_norm("blocks.L.ln1_v", lambda c: c.residual.value_path == "own"),
-    *_norm("blocks.L.ln1", _normed("before")),
-    *_canon("a", "B T D", "input of Q and K"),
-    *_projection("attention", "q"),
-    *_projection("attention", "k"),
-    *_projection("attention", "v"),
-    *_canon("b", "B T 3D", "queries, keys and values"),
+    *_rows(NORM, "blocks.L.ln1_v", "value norm"),
+    *_rows(NORM, "blocks.L.ln1", "norm before"),
+    *_rows(CANON, "a", "B T D", "A", "input of Q and K"),
+    *_rows(PROJECTION, "attn", "q", "B T D"),
+    *_rows(PROJECTION, "attn", "k", "B T D"),
+    *_rows(PROJECTION, "attn", "v", "B T D"),
+    *_rows(CANON, "b", "B T 3D", "B", "queries, keys and values"),
     Hook("blocks.L.attn.hook_q", "B T H K", "queries, before positions"),
     Hook("blocks.L.attn.hook_k", "B T G K", "keys, before positions"),
     Hook("blocks.L.attn.hook_v", "B T G K", "values"),
-    Hook("blocks.L.attn.hook_rot_q", "B T H K", "queries after RoPE", lambda c: c.positions.rotates),
-    Hook("blocks.L.attn.hook_rot_k", "B T G K", "keys after RoPE", lambda c: c.positions.rotates),
+    Hook("blocks.L.attn.hook_rot_q", "B T H K", "queries after RoPE", "rotary"),
+    Hook("blocks.L.attn.hook_rot_k", "B T G K", "keys after RoPE", "rotary"),
     Hook(
         "blocks.L.attn.hook_slopes", "B H", "ALiBi slopes m_h in use: the scores fall by m_h per token of distance",
-        lambda c: c.positions.slopes, on_demand=True,
+        "slopes", on_demand=True,
     ),
     Hook("blocks.L.attn.hook_attn_scores", "B H T T", "masked (and capped) scores before the softmax", on_demand=True),
     Hook("blocks.L.attn.hook_pattern", "B H T T", "attention weights", on_demand=True),
-    Hook("blocks.L.attn.hook_z_ungated", "B T H K", "A V before the gate", lambda c: c.attention.gate is not None),
-    Hook("blocks.L.attn.hook_gate", "B T H K | B T H 1", "head gate g", lambda c: c.attention.gate is not None),
+    Hook("blocks.L.attn.hook_z_ungated", "B T H K", "A V before the gate", "head gate"),
+    Hook("blocks.L.attn.hook_gate", "B T H K | B T H 1", "head gate g", "head gate"),
     Hook("blocks.L.attn.hook_z", "B T H K", "input of the output projection"),
-    *_projection("attention", "o"),
+    *_rows(PROJECTION, "attn", "o", "B T D"),
     Hook(
         "blocks.L.attn.hook_result", "B T H D",
         "each head's part of the attention update: its z through the output projection, without the bias",
-        lambda c: not isinstance(c.attention.o, Hdpl), on_demand=True,
+        "linear output", on_demand=True,
     ),
-    *_norm("blocks.L.ln1_post", _normed("after")),
+    *_rows(NORM, "blocks.L.ln1_post", "norm after"),
     Hook("blocks.L.hook_attn_out", "B T D", "attention's update"),
-    *_streams("mid"),
-    *_connection("mlp"),
+    *_rows(STREAMS, "mid", "after attention"),
+    *_rows(CONNECTION, "mlp"),
     Hook("blocks.L.hook_mlp_in", "B T D", "input of the FFN, before the norm"),
-    *_norm("blocks.L.ln2", _normed("before")),
-    *_canon("c", "B T D", "input of the FFN"),
-    *_projection("mlp", "gate"),
-    *_projection("mlp", "up"),
-    *_canon("d", "B T M | B T 2M", "hidden input"),
+    *_rows(NORM, "blocks.L.ln2", "norm before"),
+    *_rows(CANON, "c", "B T D", "C", "input of the FFN"),
+    *_rows(PROJECTION, "mlp", "gate", "B T M"),
+    *_rows(PROJECTION, "mlp", "up", "B T M"),
+    *_rows(CANON, "d", "B T M | B T 2M", "D", "hidden input"),
     Hook("blocks.L.mlp.hook_pre", "B T M", "input of the activation (the gate, in a gated FFN)"),
-    Hook("blocks.L.mlp.hook_pre_linear", "B T M", "linear half of a gated FFN", lambda c: c.mlp.gate is not None),
+    Hook("blocks.L.mlp.hook_pre_linear", "B T M", "linear half of a gated FFN", "gated"),
     Hook("blocks.L.mlp.hook_post", "B T M", "hidden activations"),
-    *_projection("mlp", "down"),
-    *_norm("blocks.L.ln2_post", _normed("after")),
+    *_rows(PROJECTION, "mlp", "down", "B T D"),
+    *_rows(NORM, "blocks.L.ln2_post", "norm after"),
     Hook("blocks.L.hook_mlp_out", "B T D", "the FFN's update"),
-    *_streams("post"),
-    *_norm("ln_final"),
+    *_rows(STREAMS, "post", "leaving the layer"),
+    *_rows(NORM, "ln_final", ""),
 ]  # fmt: skip
 """In order of computation. A test compares the hooks of every preset with it."""
 

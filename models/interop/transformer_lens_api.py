@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import combinations
 from operator import attrgetter
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 POSITION_NAMES = {Learned: "standard", Rope: "rotary", Alibi: "alibi"}
 FLAT = ("n_layers", "n_heads", "d_model", "d_head", "d_mlp", "d_vocab", "n_ctx")
 FIELDS: dict[str, Callable[[Any], Any]] = {
-    **{name: attrgetter(f"config.{name}") for name in FLAT},
     "model_name": attrgetter("config.name"),
     "positional_embedding_type": lambda model: POSITION_NAMES.get(type(model.config.positions), "none"),
     "parallel_attn_mlp": lambda model: getattr(model.config.residual, "order", "") == "parallel",
@@ -32,7 +32,7 @@ FIELDS: dict[str, Callable[[Any], Any]] = {
     "device": attrgetter("embed.weight.device"),
     "dtype": attrgetter("embed.weight.dtype"),
 }
-"""Names and meanings as in TransformerLens, read from a model."""
+"""Names and meanings as in TransformerLens, read from a model, besides those in its configuration (`FLAT`)."""
 
 
 def check_padding(padding_side: str | None, mask: Bool[Tensor, "B T"] | None = None) -> None:
@@ -52,23 +52,24 @@ def _one_row(ids: Any, caller: str) -> Tensor:
     return rows.reshape(-1)
 
 
-class LensConfig:
+class LensConfig(SimpleNamespace):
+    """TransformerLens' `cfg` of a `model`."""
+
     attn_only = False
     default_prepend_bos = True
     use_split_qkv_input = use_attn_in = False
     use_hook_mlp_in = True
     final_rms = False
 
-    def __init__(self, model: Any) -> None:
-        self._model = model
-
     def __getattr__(self, name: str) -> Any:
+        if name in FLAT:
+            return getattr(self.model.config, name)
         if name not in FIELDS:
             raise AttributeError(f"cfg has no field {name!r}; it has {', '.join(FLAT)}")
-        return FIELDS[name](self._model)
+        return FIELDS[name](self.model)
 
     def __dir__(self) -> list[str]:
-        return sorted({*FIELDS, *super().__dir__()} - {"normalization_type"})
+        return sorted({*FLAT, *FIELDS, *super().__dir__()} - {"normalization_type"})
 
     def __repr__(self) -> str:
         return f"LensConfig({', '.join(f'{name}={getattr(self, name)}' for name in FLAT)})"
@@ -85,12 +86,12 @@ class LensConfig:
         )
 
 
-def _stacked(part: str, name: str) -> property:
+def _stacked(path: str) -> property:
     """A property that stacks an attribute of every block's attention or FFN; an undefined one raises `Undefined`."""
 
     def read(self: Any) -> Tensor:
         try:
-            return torch.stack([getattr(getattr(block, part), name) for block in self.blocks])
+            return torch.stack([*map(attrgetter(path), self.blocks)])
         except InputError as error:
             raise Undefined(str(error)) from None
 
@@ -137,13 +138,13 @@ class LensMixin:
         """Token embedding and position embedding, concatenated."""
         return torch.cat([self.W_E, self.W_pos])
 
-    W_Q, W_K, W_V, W_O = (_stacked("attn", name) for name in ("W_Q", "W_K", "W_V", "W_O"))
+    W_Q, W_K, W_V, W_O = map(_stacked, ("attn.W_Q", "attn.W_K", "attn.W_V", "attn.W_O"))
     """Weights of queries, keys, values [L, H, D, K] and of the output [L, H, K, D]."""
-    b_Q, b_K, b_V, b_O = (_stacked("attn", name) for name in ("b_Q", "b_K", "b_V", "b_O"))
+    b_Q, b_K, b_V, b_O = map(_stacked, ("attn.b_Q", "attn.b_K", "attn.b_V", "attn.b_O"))
     """Biases of queries, keys, values [L, H, K] and of the output [L, D]."""
-    W_in, W_out, b_in, b_out = (_stacked("mlp", name) for name in ("W_in", "W_out", "b_in", "b_out"))
+    W_in, W_out, b_in, b_out = map(_stacked, ("mlp.W_in", "mlp.W_out", "mlp.b_in", "mlp.b_out"))
     """Weights of the FFN [L, D, M] (in a gated FFN, of the linear half), [L, M, D], and biases [L, M], [L, D]."""
-    _W_gate = _stacked("mlp", "W_gate")
+    _W_gate = _stacked("mlp.W_gate")
 
     @property
     def W_gate(self) -> Float[Tensor, "L D M"] | None:
@@ -278,7 +279,7 @@ class LensMixin:
 
     @property
     def cfg(self) -> LensConfig:
-        return LensConfig(self)
+        return LensConfig(model=self)
 
     def run_with_cache(self, *args: Any, return_cache_object: bool = True, pos_slice: Any = None, **kwargs: Any) -> Any:
         """(output, ActivationCache) of tokens or text, with the activations of `names_filter`.

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import find_spec, module_from_spec
 from types import ModuleType
 from typing import Any
@@ -17,18 +17,12 @@ __all__ = ["FactoredMatrix", "HookPoint", "HookedRootModule", "Slice", "lm_cross
 _BARE: dict[str, ModuleType] = {}  # packages whose `__init__` has not run
 
 
-class _SameModule(SourceFileLoader):
-    """Runs the `__init__` of a bare package in the module that already exists."""
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        return _BARE.pop(spec.name)
-
-
 class _Finder(MetaPathFinder):
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        """Of a bare package: its `__init__` runs in the module that already exists."""
         spec = PathFinder.find_spec(fullname, path) if fullname in _BARE else None
-        if spec is not None and spec.origin is not None:
-            spec.loader = _SameModule(fullname, spec.origin)
+        if spec is not None:
+            spec.loader.create_module = lambda spec: _BARE.pop(spec.name)  # type: ignore[union-attr, method-assign]
         return spec
 
 

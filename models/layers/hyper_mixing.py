@@ -22,8 +22,8 @@ from torch.autograd.function import once_differentiable
 from streamscope.models import config as c
 from streamscope.models.hooks.points import ReadPoint
 from streamscope.models.layers.residual import AttentionBranch, Block, MlpBranch
+from streamscope.models.tensors import DTYPES
 
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 EPS = 1e-5
 Dynamic = dict[str, Tensor] | None
 """Dynamic terms by coefficient, from `HyperConnection.dynamic`; None: no terms."""

@@ -22,7 +22,6 @@ from streamscope.models import config as c
 from streamscope.models.hooks.points import ReadPoint, resid_point
 from streamscope.models.interop.transformer_lens_core import HookPoint
 from streamscope.models.layers.attention import Attention
-from streamscope.models.layers.canon import CanonLayer
 from streamscope.models.layers.noise import Dropout
 from streamscope.models.layers.projections import Projection, WithProjections
 
@@ -123,9 +122,11 @@ class Block(nn.Module):
             self.add_module(f"ln2{place}", norm(config.norm, d, heads))
         self.mlp = Mlp(config)
         self.hook_mlp_out = HookPoint()
-        for place, width in config.canon_widths().items():
-            assert config.canon is not None
-            self.add_module(f"canon_{place}", CanonLayer(config.canon, width))
+        if config.canon is not None:
+            from streamscope.models.layers.canon import CanonLayer
+
+            for place, width in config.canon_widths().items():
+                self.add_module(f"canon_{place}", CanonLayer(config.canon, width))
         self.dropout = Dropout(config.dropout) if config.dropout else nn.Identity()
 
     def init(self, embedding: Float[Tensor, "B T D"]) -> State:

@@ -128,9 +128,11 @@ class Training:
         """Convert the fields of an older run: `compile` was a flag for the blocks, `keep` chose the final weights."""
         if data.get("keep", "last") != "last":
             raise InputError("this run keeps its best weights (--keep best), which only versions before 0.2 train")
-        data = {name: value for name, value in data.items() if name != "keep"}
-        compile_ = data.get("compile")
-        return data | {"compile": "blocks" if compile_ else "off"} if isinstance(compile_, bool) else data
+        data = dict(data)
+        data.pop("keep", None)
+        if isinstance(data.get("compile"), bool):
+            data["compile"] = "blocks" if data["compile"] else "off"
+        return data
 
     def __post_init__(self) -> None:
         check(self)
@@ -176,8 +178,11 @@ def seeds_share(config: Mapping[str, Any]) -> str:
     Fields that an older version did not write have their default."""
     parts = {name: config[name] for name in ("training", "data", "sft") if config.get(name)}
     if "training" in parts:
-        settings = {**asdict(Training()), **USUAL, **Training.from_older(parts["training"])}
-        parts["training"] = {name: value for name, value in settings.items() if name not in SEED_OR_RECORD}
+        parts["training"] = settings = USUAL | Training.from_older(parts["training"])
+        for field in fields(Training):
+            settings.setdefault(field.name, field.default)
+            if field.name in SEED_OR_RECORD:
+                del settings[field.name]
     if "data" in parts:
         parts["data"] = {"split_at": "separator", "valid_fraction": None, "valid_blocks": None, **parts["data"]}
     return json.dumps(parts, sort_keys=True) if parts else ""

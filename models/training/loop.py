@@ -37,7 +37,7 @@ from streamscope.models.training.optim import lr_factor, make_optimizer, set_lr,
 from streamscope.models.training.parallel import Ranks
 from streamscope.models.training.run import Run, load_checkpoint, none_yet, save_checkpoint
 from streamscope.models.transformer import StreamTransformer
-from streamscope.text.shards import MixedWindows, Windows, epoch_order
+from streamscope.text.windows import MixedWindows, Windows, epoch_order
 
 BF16_WIDTH = 96
 """Narrowest model for which bf16 autocast is used on a CPU that has bf16 instructions."""

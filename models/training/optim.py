@@ -19,7 +19,8 @@ from torch import Tensor, nn
 from streamscope.cli.errors import InputError
 from streamscope.models.decoder import Embedding
 from streamscope.models.layers.canon import CanonLayer
-from streamscope.models.layers.hyper_mixing import DTYPES, HyperConnection
+from streamscope.models.layers.hyper_mixing import HyperConnection
+from streamscope.models.tensors import DTYPES
 from streamscope.models.training.config import Training
 
 

@@ -38,8 +38,7 @@ from streamscope.models.tensors import (
 )
 from streamscope.models.training.optim import Optimizers
 from streamscope.models.training.parallel import split_like
-from streamscope.text.chat import TEMPLATE
-from streamscope.text.tokenizer import MAP, Tokenizer
+from streamscope.text.tokenizer import MAP, TEMPLATE, Tokenizer
 
 MACHINE_METRICS = ("tokens_per_second", "mfu", "peak_memory")
 """Values in a row of metrics.jsonl that depend on the machine and its load."""

@@ -23,9 +23,8 @@ from streamscope.models.training.loop import Trainer, run_to_end
 from streamscope.models.training.lora import add_lora
 from streamscope.models.training.run import Run, check_startable, none_yet
 from streamscope.models.transformer import StreamTransformer
-from streamscope.text.chat import read_template
 from streamscope.text.pairs import TEMPLATE, PairWindows, check_template, encode_pairs, hold_out, prompt_of, read_pairs
-from streamscope.text.tokenizer import Tokenizer
+from streamscope.text.tokenizer import Tokenizer, read_template
 
 VALID_FRACTION = 0.05
 AT_ONCE = 2**25

@@ -73,7 +73,7 @@ def updates(case: Case, biases: Sequence[float] = BIASES, steps: int = 2000) -> 
     import torch
 
     from streamscope.instruments.table import mark
-    from streamscope.models.layers.hyper_mixing import DTYPES
+    from streamscope.models.tensors import DTYPES
     from streamscope.models.training.config import Training
     from streamscope.models.training.optim import lr_factor
 

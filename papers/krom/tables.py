@@ -24,9 +24,9 @@ from streamscope.cli.disk import TrainedConfig, read_json
 from streamscope.instruments.prompts.alignment import check_tokenizer
 from streamscope.instruments.prompts.sets import contrast, encode
 from streamscope.models.checkpoint import read_manifest
-from streamscope.models.layers.hyper_mixing import DTYPES
 from streamscope.models.mixing import connections, inert_modules, measure
 from streamscope.models.runs import evaluations
+from streamscope.models.tensors import DTYPES
 from streamscope.models.training.config import tokens_seen
 from streamscope.papers.paper import Run
 from streamscope.probes.directions.measure import find

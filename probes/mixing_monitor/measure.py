@@ -28,10 +28,9 @@ from streamscope.instruments.observations import Estimates
 from streamscope.instruments.table import Column, Table, key, note, number
 from streamscope.models import mixing
 from streamscope.models.checkpoint import read_manifest
-from streamscope.models.layers.hyper_mixing import DTYPES
 from streamscope.models.mixing import METRICS, NO_MIXING, UNITS, Row, connections, gates, has_mixing, inert_modules
 from streamscope.models.runs import evaluations
-from streamscope.models.tensors import read_tensors
+from streamscope.models.tensors import DTYPES, read_tensors
 from streamscope.models.training.optim import lr_factor
 from streamscope.models.training.run import read_metrics
 from streamscope.probes.mixing_monitor import MixingMonitor

@@ -11,29 +11,11 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from threading import Lock, Timer
-from typing import Any
 
-from streamscope.cli.disk import read_bytes, read_json
 from streamscope.cli.errors import InputError
 
-TEMPLATE = "chat_template.jinja"  # file of a run or Hugging Face folder with its template
-REMEDY = "download it again"
 SECONDS = 60.0
 """Longest wait for the text of a conversation, on a busy machine too; `chat_process.SECONDS` limits CPU time."""
-
-
-def read_template(folder: Path) -> str | None:
-    """The template of a folder, from chat_template.jinja, else tokenizer_config.json (of several the one named
-    default); or None."""
-    if (folder / TEMPLATE).is_file():
-        return read_bytes(folder / TEMPLATE, REMEDY).decode("utf-8-sig", errors="replace")
-    path = folder / "tokenizer_config.json"
-    fields = read_json(path, dict[str, Any], REMEDY, any_int=True) if path.is_file() else {}
-    template = fields.get("chat_template")
-    if isinstance(template, list):
-        templates = {entry.get("name"): entry.get("template") for entry in template if isinstance(entry, Mapping)}
-        template = templates.get("default")
-    return template if isinstance(template, str) else None
 
 
 def render(template: str, messages: Sequence[Mapping[str, str]], *, reply: bool, **tokens: str) -> str:

@@ -29,7 +29,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -83,7 +83,7 @@ class Corpus:
     texts: Callable[[], Iterator[str]]
     """The raw texts in order, each with one document, or several separated by `<|endoftext|>`."""
     content: Callable[[], dict[str, Any]]
-    """The content, and the options that affect it."""
+    """The content, and the options that affect it; computed once."""
     reads: AbstractSet[str] = frozenset()
     """The options among `text_field` and `split_at` that change how this source is read."""
     max_documents: int | None = None
@@ -106,17 +106,13 @@ class Corpus:
 
         Files count by name and bytes (not by folder), a hub dataset by its revision. Digests are computed once.
         """
-        identity = {"kind": self.kind, "max_documents": self.max_documents, **self._identity}
+        identity = {"kind": self.kind, "max_documents": self.max_documents, **self.content()}
         return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
 
     def describe(self) -> dict[str, Any]:
         """Source, options, content and fingerprint as JSON data, for a run's manifest."""
         options = {"source": self.source, "kind": self.kind, "max_documents": self.max_documents}
-        return {**options, **self._identity, "fingerprint": self.fingerprint()}
-
-    @cached_property
-    def _identity(self) -> dict[str, Any]:
-        return self.content()
+        return {**options, **self.content(), "fingerprint": self.fingerprint()}
 
 
 def _of_files(root: Path, files: Sequence[Path], text_field: str, split_at: SplitAt) -> dict[str, Any]:
@@ -124,7 +120,7 @@ def _of_files(root: Path, files: Sequence[Path], text_field: str, split_at: Spli
     split = {} if split_at == "separator" else {"split_at": split_at}
     return {
         "kind": "files", "texts": lambda: chain.from_iterable(read_file(path, text_field, split_at) for path in files),
-        "content": lambda: {"text_field": text_field, **split, "files": [digest(path, root) for path in files]},
+        "content": cache(lambda: {"text_field": text_field, **split, "files": [digest(path, root) for path in files]}),
         "reads": {"split_at" if suffix_of(path).startswith((".txt", ".md")) else "text_field" for path in files},
     }  # fmt: skip
 
@@ -141,37 +137,35 @@ class HubDataset:
     def corpus(self, text_field: str) -> dict[str, Any]:
         return {
             "kind": "hub", "texts": lambda: (record_text(row, text_field, self.source) for row in self.records()),
-            "content": lambda: {"text_field": text_field, **self._content()}, "reads": {"text_field"},
+            "content": cache(lambda: {"text_field": text_field, **self._content()}), "reads": {"text_field"},
         }  # fmt: skip
 
     def records(self) -> Iterator[dict[str, Any]]:
         import datasets
 
-        for path in visible_files(Path(self.name)) if self._local else ():
+        revision, folder = self._resolved  # reports a wrong name before any retries
+        for path in visible_files(folder) if folder is not None else ():
             check_content(path)
-        revision, folder = (None, None) if self._local else self._resolved  # reports a wrong name before any retries
         with reading(self.source, "check the files and the names of config and split"):
-            if _saved(Path(self.name)):
-                rows = datasets.load_from_disk(self.name)
+            if folder is not None and _saved(folder):
+                rows = datasets.load_from_disk(str(folder))
                 if isinstance(rows, datasets.DatasetDict):
                     if self.split not in rows:
                         raise InputError(f"{self.source}: no split {self.split!r}; it has {', '.join(rows)}")
                     rows = rows[self.split]
             else:
-                name, revision = (self.name, revision) if folder is None else (str(folder), None)
-                rows = datasets.load_dataset(name, self.config, split=self.split, streaming=True, revision=revision)
+                name, commit = (self.name, revision) if folder is None else (str(folder), None)
+                rows = datasets.load_dataset(name, self.config, split=self.split, streaming=True, revision=commit)
             yield from rows
-
-    @property
-    def _local(self) -> bool:
-        return Path(self.name).is_dir()
 
     @cached_property
     def _resolved(self) -> tuple[str, Path | None]:
-        """The commit, for the run's manifest, and its folder in the hub's cache if the hub does not answer.
+        """The commit, "" of a local folder, and the folder: local, or in the hub's cache if the hub does not answer.
 
         The cache may hold only some of the files, so `_content` lists them.
         """
+        if Path(self.name).is_dir():
+            return "", Path(self.name)
         import huggingface_hub
 
         try:
@@ -188,14 +182,12 @@ class HubDataset:
 
     def _content(self) -> dict[str, Any]:
         options: dict[str, Any] = {"config": self.config, "split": self.split}
-        if self._local:
-            root = Path(self.name)
-            return options | {"files": [digest(path, root) for path in visible_files(root)]}
         revision, folder = self._resolved
-        options |= {"id": self.name, "revision": revision}
-        if folder is not None:
-            options["cached"] = [path.relative_to(folder).as_posix() for path in visible_files(folder)]
-        return options
+        files = visible_files(folder) if folder is not None else []
+        if folder is not None and not revision:
+            return options | {"files": [digest(path, folder) for path in files]}
+        cached = {"cached": [path.relative_to(folder).as_posix() for path in files]} if folder is not None else {}
+        return {**options, "id": self.name, "revision": revision, **cached}
 
 
 STORIES = {"stories": ("stories", 5), "stories5": ("stories", 5), "echo": ("echo", 2)}
@@ -205,7 +197,7 @@ another text for the same numbers. Here, because a fingerprint must not read the
 
 @dataclass(frozen=True, kw_only=True)
 class MixtureCorpus(Corpus):
-    """Several corpora with weights; training takes windows from each (`text.shards`).
+    """Several corpora with weights; training takes windows from each (`text.windows`).
 
     Read as one corpus, for the tokenizer and validation, it yields every document once. The next document comes from
     the part with the fewest characters for its share; after the end of a part, the others continue.
@@ -269,7 +261,7 @@ def _open(source: str, *, text_field: str, max_documents: int | None, split_at: 
         shares = [(weight / sum(weights), corpus) for weight, corpus in zip(weights, corpora, strict=True)]
         return MixtureCorpus(
             **common, kind="mixture", parts=corpora, weights=weights, texts=partial(_interleaved, corpora, weights),
-            content=lambda: {"parts": [[share, corpus.fingerprint()] for share, corpus in shares]},
+            content=cache(lambda: {"parts": [[share, corpus.fingerprint()] for share, corpus in shares]}),
             reads=frozenset().union(*(corpus.reads for corpus in corpora)),
         )  # fmt: skip
     scheme, *parts = source.split(":")
@@ -359,14 +351,14 @@ def _mixture(source: str) -> tuple[list[str], tuple[float, ...]]:
 
 def _of_stories(source: str, scheme: str, fields: list[str]) -> dict[str, Any]:
     """Built-in procedural text: `n` documents that depend only on `seed`, and of stories on the share of repeats."""
-    numbers, more, (name, version) = fields[:2], fields[2:], STORIES[scheme]
-    if len(more) > (name == "stories") or not all(re.fullmatch(r"\d+", text, re.ASCII) for text in numbers):
+    name, version = STORIES[scheme]
+    match = re.fullmatch(r"(?:(\d+)(?::(\d+)(?::([^:]*))?)?)?", ":".join(fields), re.ASCII)
+    if match is None or (match[3] is not None and name == "echo"):
         form = f"{scheme}:SEED:N" + ":SHARE" * (name == "stories")
         raise InputError(f"{source}: write {scheme}, {scheme}:SEED or {form} with whole numbers")
-    seed, n = (*map(int, numbers), *(0, 20_000)[len(numbers) :])
+    seed, n, share = int(match[1] or 0), int(match[2] or 20_000), ".1" if match[3] is None else match[3]
     if n == 0:
         raise InputError(f"{source} has zero stories: give at least one")
-    share = more[0] if more else ".1"
     if not re.fullmatch(r"\d*\.?\d+", share, re.ASCII) or not 0 <= float(share) <= 1:
         raise InputError(f"{source}: the share is a number from 0 to 1, not {share!r}")
 
@@ -376,8 +368,9 @@ def _of_stories(source: str, scheme: str, fields: list[str]) -> dict[str, Any]:
         return echo.documents(seed, n) if name == "echo" else stories.documents(seed, n, float(share))
 
     suffix = "" if name == "echo" else f"-{float(share):g}"
-    content = {"stories": f"{name}-v{version}-{seed}-{n}{suffix}"}
-    return {"kind": "stories", "texts": texts, "content": lambda: content}
+    return {
+        "kind": "stories", "texts": texts, "content": partial(dict, stories=f"{name}-v{version}-{seed}-{n}{suffix}"),
+    }  # fmt: skip
 
 
 def hub_dataset(source: str) -> HubDataset:

@@ -160,7 +160,7 @@ def hold_out(pairs: Sequence[Row], fraction: float) -> tuple[list[Row], list[Row
 
 
 class PairWindows:
-    """Windows of pairs, with the interface of `text.shards.Windows`.
+    """Windows of pairs, with the interface of `text.windows.Windows`.
 
     document: one pair per window. stream: as many whole pairs as fit into n_ctx, in the order of the file. The token
     that ends a pair is only a target; the next input is the BOS of the next pair. Attention sees earlier pairs, as in

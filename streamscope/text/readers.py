@@ -11,7 +11,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import chain
+from itertools import chain, product
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from streamscope.text import END_OF_TEXT, SplitAt
 
 PLAIN = (".txt", ".md", ".jsonl", ".ndjson", ".json", ".csv", ".tsv")
 PACKED = (".gz", ".zst")
-SUFFIXES = (*PLAIN, *(kind + packed for kind in PLAIN for packed in PACKED), ".parquet", ".arrow")
+SUFFIXES = (*PLAIN, *map("".join, product(PLAIN, PACKED)), ".parquet", ".arrow")
 KINDS = f"{', '.join(PLAIN)} (also {' and '.join(PACKED)}), .parquet, .arrow"
 """The supported kinds of files, for messages."""
 CHECK = "check the file"
@@ -43,7 +43,7 @@ def read_file(path: Path, text_field: str, split_at: SplitAt = "separator") -> I
         return
     with reading(path, CHECK):
         check_content(path)
-        texts = _read_text(path)
+        texts = _decoded(path, END_OF_TEXT.encode())
         if split_at == "file":
             yield "".join(texts).replace(END_OF_TEXT, "\n\n")
         else:
@@ -136,16 +136,27 @@ def strings(place: str, row: Mapping[str, Any], names: Sequence[str]) -> tuple[s
     return tuple(row[name] for name in names)
 
 
-def _decoded(path: Path) -> Iterator[str]:
-    start = 0
-    for raw in _lines(path):
-        yield _decode(raw, start, path)
-        start += len(raw)
-
-
-def _lines(path: Path) -> Iterator[bytes]:
+def _decoded(path: Path, end: bytes = b"\n") -> Iterator[str]:
+    """The text of a file in pieces, each up to a line with `end`. It must be UTF-8; CRLF becomes LF."""
+    start, parts = 0, list[bytes]()
     with _open(path) as file:
-        yield from file
+        for line in chain(file, (b"",)):
+            parts.append(line)
+            if line and end not in line:
+                continue
+            raw = b"".join(parts)
+            try:
+                text = raw.decode("utf-8")
+            except UnicodeDecodeError as error:
+                byte = start + error.start
+                raise InputError(f"{path}: not UTF-8 at byte {byte}; convert the file to UTF-8") from error
+            if "\0" in text:
+                change = "convert a UTF-16 file to UTF-8, remove a stray NUL, leave out a binary file"
+                raise InputError(f"{path}: NUL at byte {start + raw.index(0)}; {change}")
+            if text:
+                yield (text.removeprefix("\ufeff") if start == 0 else text).replace("\r\n", "\n")
+            start += len(raw)
+            parts.clear()
 
 
 def _open(path: Path) -> io.BufferedIOBase:
@@ -156,43 +167,15 @@ def _open(path: Path) -> io.BufferedIOBase:
     return gzip.open(path) if path.suffix.lower() == ".gz" else open(path, "rb")
 
 
-def _decode(raw: bytes, start: int, path: Path) -> str:
-    """Decode UTF-8 that begins at byte `start` of the uncompressed file; CRLF becomes LF."""
-    try:
-        text = raw.decode("utf-8")
-    except UnicodeDecodeError as error:
-        byte = start + error.start
-        raise InputError(f"{path}: not UTF-8 at byte {byte}; convert the file to UTF-8") from error
-    if "\0" in text:
-        byte = start + raw.index(0)
-        change = "convert a UTF-16 file to UTF-8, remove a stray NUL, leave out a binary file"
-        raise InputError(f"{path}: NUL at byte {byte}; {change}")
-    return (text.removeprefix("\ufeff") if start == 0 else text).replace("\r\n", "\n")
-
-
-def _read_text(path: Path) -> Iterator[str]:
-    separator = END_OF_TEXT.encode()
-    start, parts = 0, list[bytes]()
-    for line in _lines(path):
-        parts.append(line)
-        if separator in line:
-            raw = b"".join(parts)
-            yield _decode(raw, start, path)
-            start += len(raw)
-            parts.clear()
-    if parts:
-        yield _decode(b"".join(parts), start, path)
-
-
 def _read_json(path: Path, expected: str) -> Iterator[tuple[str, Any]]:
     """Read a list of objects or texts, one object, or (often in .json files) one object per line."""
     try:
-        lined = isinstance(json.loads(next(filter(bytes.strip, _lines(path)), b"")), dict)
+        lined = isinstance(json.loads(next(filter(str.strip, _decoded(path)), "")), dict)
     except (ValueError, RecursionError):
         lined = False
     if lined:
         yield from json_lines(path, expected)
-    elif (text := _decode(b"".join(_lines(path)), 0, path)).strip():
+    elif (text := "".join(_decoded(path))).strip():
         value = json.loads(text)
         for number, row in enumerate(value if isinstance(value, list) else [value], 1):
             place = f"{path}: record {number}"
@@ -214,12 +197,11 @@ def _read_csv(
             if header.count(name) > 1:
                 raise InputError(f"{path}: {header.count(name)} columns are called {name!r}; rename all but one")
         for row in filter(None, lines):
+            place = f"{path}:{lines.line_num}"
             if len(row) != len(header):
-                raise InputError(
-                    f"{path}:{lines.line_num}: {len(row)} fields, but the first line has {len(header)}; quote "
-                    "texts with commas or line ends"
-                )
-            yield f"{path}:{lines.line_num}", {name: row[header.index(name)] for name in names}
+                words = f"{len(row)} fields, but the first line has {len(header)}"
+                raise InputError(f"{place}: {words}; quote texts with commas or line ends")
+            yield place, {name: row[header.index(name)] for name in names}
     except csv.Error as error:
         raise InputError(f"{path}:{lines.line_num}: not CSV ({error}); check the quotes") from error
 

@@ -17,6 +17,7 @@ the given text.
 import copy
 import hashlib
 import json
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -30,14 +31,15 @@ from jaxtyping import Bool, Int
 from tokenizers import AddedToken, decoders, models, pre_tokenizers, processors, trainers
 from torch import Tensor
 
-from streamscope.cli.disk import read_json, write_text
+from streamscope.cli.disk import read_bytes, read_json, write_text
 from streamscope.cli.errors import InputError, reading
 from streamscope.text import END_OF_TEXT, BosChoice
-from streamscope.text.chat import TEMPLATE, read_template, render
 from streamscope.text.readers import first_line
 
 CONFIG, MAP, ADDED = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
-ROLES = tuple(f"{role}_token" for role in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"))
+TEMPLATE = "chat_template.jinja"
+"""File of a run or Hugging Face folder with its chat template."""
+ROLES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 """The roles that a special token can have."""
 REMEDY = "download it again"
 PROPERTIES = ("single_word", "lstrip", "rstrip", "normalized", "special")
@@ -66,9 +68,9 @@ def special_tokens(folder: Path) -> SpecialTokens:
     special_tokens_map.json    `ROLES`, if the first file does not name them or has no added_tokens_decoder
     added_tokens.json          tokens besides vocab.json, if the first file does not list them
     """
-    if not any((folder / name).is_file() for name in (CONFIG, MAP, ADDED)):
+    if not any(map(os.path.isfile, map(folder.joinpath, (CONFIG, MAP, ADDED)))):
         return SpecialTokens()
-    config, token_map = (_read(folder / name) for name in (CONFIG, MAP))
+    config, token_map = _read(folder / CONFIG), _read(folder / MAP)
     decoded = "added_tokens_decoder" in config
     # as in the library: a configuration with added_tokens_decoder has priority over the map
     files = (token_map, config) if decoded else (config, token_map)
@@ -88,7 +90,7 @@ def special_tokens(folder: Path) -> SpecialTokens:
         raise InputError(f"{folder}: its added tokens are damaged ({error}); {REMEDY}") from None
     return SpecialTokens(
         roles=roles, added=added,
-        source=next((name for name in (CONFIG, MAP) if (folder / name).is_file()), ""),
+        source=CONFIG if (folder / CONFIG).is_file() else MAP if (folder / MAP).is_file() else "",
         prefix_space=config.get("add_prefix_space") is True,
     )  # fmt: skip
 
@@ -104,6 +106,18 @@ def _contents(value: Any) -> list[str]:
     if isinstance(value, Mapping):
         value = value.get("content")
     return [value] if isinstance(value, str) else []
+
+
+def read_template(folder: Path) -> str | None:
+    """The chat template of a folder, from chat_template.jinja, else tokenizer_config.json (of several the one named
+    default); or None."""
+    if (folder / TEMPLATE).is_file():
+        return read_bytes(folder / TEMPLATE, REMEDY).decode("utf-8-sig", errors="replace")
+    template = _read(folder / CONFIG).get("chat_template")
+    if isinstance(template, list):
+        templates = {entry.get("name"): entry.get("template") for entry in template if isinstance(entry, Mapping)}
+        template = templates.get("default")
+    return template if isinstance(template, str) else None
 
 
 @contextmanager
@@ -142,7 +156,13 @@ class Tokenizer:
         backend.no_truncation()
         backend.no_padding()
         specials = specials or SpecialTokens()
-        _add(backend, specials)
+        names = {token.content for token in backend.get_added_tokens_decoder().values()} if specials.added else ()
+        for i, token in sorted(specials.added.items()):
+            if token.content not in names:
+                backend.add_tokens([token])
+            if (got := backend.token_to_id(token.content)) != i:
+                raise InputError(f"its added token {token.content!r} should have id {i}, but has {got} in the "
+                                 "vocabulary: the files belong to different tokenizers")  # fmt: skip
         self.bos_id, self.eos_id, self.note, self._own_bos = _ends(backend, specials)
         if specials.prefix_space and "add_prefix_space=False" in repr(backend.pre_tokenizer):
             space = f"{specials.source} puts a space before a text, but tokenizer.json does not: none is put"
@@ -199,13 +219,22 @@ class Tokenizer:
                 pairs = ", ".join(map(" + ".join, PAIRS.items()))
                 raise InputError(f"{path} has no tokenizer: add tokenizer.json, {pairs}")
             path = path / names[0]
+        pair: list[Path] = []
         for vocab, merges in PAIRS.items():
             if path.name in (vocab, merges):
-                return cls._from_pair(path.with_name(vocab), path.with_name(merges))
-        specials = special_tokens(path.parent) if path.name == "tokenizer.json" else None
-        with reading(path, "give a tokenizer.json"):
-            tokenizer = cls.from_json(path.read_text(encoding="utf-8-sig"), specials)
-        tokenizer.chat_template = None if specials is None else read_template(path.parent)
+                pair = [path.with_name(vocab), path.with_name(merges)]
+        for file in pair:
+            if not file.is_file():
+                raise InputError(f"{file} is missing: put {pair[0].name} and {pair[1].name} into one folder")
+        has_others = bool(pair) or path.name == "tokenizer.json"
+        specials = special_tokens(path.parent) if has_others else SpecialTokens()
+        with reading(path, "give a BPE vocabulary with its merges" if pair else "give a tokenizer.json"):
+            if pair:
+                backend = _byte_level_bpe(models.BPE.from_file(*map(str, pair)), specials.prefix_space)
+            else:
+                backend = tokenizers.Tokenizer.from_str(path.read_text(encoding="utf-8-sig"))
+            tokenizer = cls(backend, specials)
+        tokenizer.chat_template = read_template(path.parent) if has_others else None
         return tokenizer
 
     @classmethod
@@ -218,18 +247,6 @@ class Tokenizer:
         tokenizer = cls.from_json(original.backend_tokenizer.to_str(), specials)
         template = getattr(original, "chat_template", None)
         tokenizer.chat_template = template if isinstance(template, str) else None
-        return tokenizer
-
-    @classmethod
-    def _from_pair(cls, vocab: Path, merges: Path) -> "Tokenizer":
-        for file in (vocab, merges):
-            if not file.is_file():
-                raise InputError(f"{file} is missing: put {vocab.name} and {merges.name} into one folder")
-        specials = special_tokens(vocab.parent)
-        with reading(vocab, "give a BPE vocabulary with its merges"):
-            model = models.BPE.from_file(str(vocab), str(merges))
-            tokenizer = cls(_byte_level_bpe(model, specials.prefix_space), specials)
-        tokenizer.chat_template = read_template(vocab.parent)
         return tokenizer
 
     @classmethod
@@ -314,6 +331,8 @@ class Tokenizer:
     def chat_text(self, messages: Sequence[Mapping[str, str]], *, reply: bool = True) -> str:
         if self.chat_template is None:
             raise InputError("this tokenizer has no chat template: its folder lacks chat_template.jinja")
+        from streamscope.text.chat import render
+
         return render(self.chat_template, messages, reply=reply, **self.roles)
 
     def decode(self, ids: Iterable[SupportsInt]) -> str:
@@ -393,28 +412,17 @@ def _byte_level_bpe(model: models.BPE, prefix_space: bool = False) -> tokenizers
     return backend
 
 
-def _add(backend: tokenizers.Tokenizer, specials: SpecialTokens) -> None:
-    """Add the tokens outside the file to `backend`, in the order of their ids."""
-    names = {token.content for token in backend.get_added_tokens_decoder().values()}
-    for i, token in sorted(specials.added.items()):
-        if token.content not in names:
-            backend.add_tokens([token])
-        if (got := backend.token_to_id(token.content)) != i:
-            raise InputError(f"its added token {token.content!r} should have id {i}, but has {got} in the vocabulary: "
-                             "the files belong to different tokenizers")  # fmt: skip
-
-
 def _ends(backend: tokenizers.Tokenizer, specials: SpecialTokens) -> tuple[int, int | None, str, bool]:
     """(BOS, EOS or None, deviations from the files, whether the files put BOS first)."""
     with _encoding():
         encoding = backend.encode("a", add_special_tokens=True)
-    plain = next((i for i, added in enumerate(encoding.special_tokens_mask) if not added), len(encoding.ids))
+    plain = [*encoding.special_tokens_mask, 0].index(0)  # the first token that the post-processor did not add
     prefix_ids, tail = encoding.ids[:plain], encoding.ids[plain:]
     suffix_ids = tail[len(backend.encode("a", add_special_tokens=False).ids) :]
     if len(prefix_ids) > 1:
         raise InputError("its post-processor puts several tokens first: remove it from the file")
-    bos_name, eos_name = (specials.roles.get(f"{role}_token") for role in ("bos", "eos"))
-    bos, eos = (backend.token_to_id(name) if name else None for name in (bos_name, eos_name))
+    bos_name, eos_name = specials.roles.get("bos_token", ""), specials.roles.get("eos_token", "")
+    bos, eos = backend.token_to_id(bos_name), backend.token_to_id(eos_name)
     notes = []
     if suffix_ids:
         eos = suffix_ids[-1] if eos is None else eos
@@ -431,7 +439,7 @@ def _ends(backend: tokenizers.Tokenizer, specials: SpecialTokens) -> tuple[int, 
     return bos, eos, "; ".join(notes), bool(prefix_ids)
 
 
-_PRINTABLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-_HIDDEN = [byte for byte in range(256) if byte not in _PRINTABLE]
-BYTE_OF = {chr(b): b for b in _PRINTABLE} | {chr(256 + n): b for n, b in enumerate(_HIDDEN)}
+_PRINTABLE = (*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100))
+_HIDDEN = (*range(0x21), *range(0x7F, 0xA1), 0xAD)  # written as characters from 256
+BYTE_OF = dict(zip(map(chr, (*_PRINTABLE, *range(256, 256 + len(_HIDDEN)))), _PRINTABLE + _HIDDEN, strict=True))
 """The byte of each character in a byte-level vocabulary (inverse of GPT-2's `bytes_to_unicode`)."""

@@ -33,7 +33,7 @@ from streamscope.models.config.presets import PRESETS
 from streamscope.models.training.config import Training, with_recipe
 from streamscope.models.training.loop import Trainer
 from streamscope.models.training.run import Run
-from streamscope.text.shards import Windows
+from streamscope.text.windows import Windows
 
 Row = dict[str, Any]
 Piece = Literal["correctness", "sync"]

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from streamscope.models import config as c
 from streamscope.models.config.presets import PRESETS, preset
-from streamscope.models.config.serialization import from_dict, kinds, override, parse_mixing, to_dict
+from streamscope.models.config.serialization import from_dict, override, parse_mixing, to_dict
 from streamscope.models.hooks import capture, concrete_shape, expected_hooks
 from streamscope.models.layers.residual import map_state
 from streamscope.models.make import build
@@ -28,7 +28,7 @@ SLOW = {name for name in PRESETS if name not in PARTS}
 for kind, order, values, raw in itertools.product(
     ("token_factor", "frozen_token"), ("sequential", "parallel"), ("token", "combined"), (False, True)
 ):
-    part = kinds(c.Residual)[kind](order=order, values=values, value_norm=not raw)
+    part = c.Residual.kinds[kind](order=order, values=values, value_norm=not raw)
     VARIANTS[f"{kind} {order} {values}{' raw' if raw else ''}"] = ("dst-kron", {"residual": part})
     if (kind == "frozen_token") ^ (order == "parallel") ^ (values == "combined") ^ raw:  # any three choices stay
         SLOW.add(list(VARIANTS)[-1])
@@ -257,7 +257,7 @@ def combination(seed: int) -> dict[str, Any]:
     supervision = rng.choice([None, c.Supervision(**drawn(weights=["linear", "uniform", "exponential"]))])
     changes = {
         "mixing": "{v}-{o}/{up}-{down}".format(**drawn(v=SQUARE, o=SQUARE, up=["ind", "dns"], down=["ind", "dns"])),
-        "residual": kinds(c.Residual)[residual](**fields), "canon": rng.choice([canon, canon, None]),
+        "residual": c.Residual.kinds[residual](**fields), "canon": rng.choice([canon, canon, None]),
         "attention.gate": rng.choice([gate, None]), "readout.supervision": supervision,
     }  # fmt: skip
     changes |= drawn(**{

@@ -11,7 +11,6 @@ from torch import Tensor
 from torch.autograd.functional import jacobian
 
 from streamscope.models import config as c
-from streamscope.models.config.serialization import kinds
 from streamscope.models.hooks import capture, edit
 from streamscope.models.layers import attention, projections
 from streamscope.models.layers.attention import NARROW_HEAD, causal_attention
@@ -360,7 +359,7 @@ def test_hooks_of_joined_projections_stay_apart() -> None:
     torch.testing.assert_close(dict(seen), dict(before), rtol=0, atol=0)
 
 
-LINEAR = [k for k in kinds(c.Projection).values() if issubclass(k, c.Projection) and k is not c.Hdpl]
+LINEAR = [k for k in c.Projection.kinds.values() if issubclass(k, c.Projection) and k is not c.Hdpl]
 SQUARE = (c.Identity, c.Kronecker)
 
 

@@ -13,7 +13,7 @@ from streamscope.cli.errors import InputError
 from streamscope.instruments.contract import checkpoint_of, title_of
 from streamscope.models import checkpoint, run_names
 from streamscope.models.checkpoint import NAMES, ZOO, bundled, load, run_folder, runs_of
-from streamscope.models.training.data import _tokenizer_path
+from streamscope.models.training.prepare import _tokenizer_path
 from streamscope.papers.zoo import bundle as zoo
 from streamscope.papers.zoo import main
 from streamscope.papers.zoo.card import card, index

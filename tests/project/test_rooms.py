@@ -104,8 +104,9 @@ BESIDE = {
     },
     "interventions/observe.py": {f"streamscope.probes.{name}" for name in ("coherence", "roles", "sps")},  # of prompts
     "models/checkpoint.py": {  # of hf:NAME and GGUF files only; TransformerLens' bridges take two seconds
-        f"streamscope.models.interop.huggingface.{name}" for name in ("bridged", "convert", "families")
+        f"streamscope.models.interop.huggingface.{name}" for name in ("bridged", "convert", "families", "generation")
     },
+    "models/decoder.py": {f"streamscope.models.layers.{name}" for name in ("hdpl", "hyper_mixing")},  # of few models
     "models/dictionaries.py": {"streamscope.models.interop.huggingface.convert"},  # of hf: names only
     "models/interop/huggingface/convert.py": {"huggingface_hub", "huggingface_hub.errors"},  # an extra
     "models/interop/huggingface/generation.py": {"streamscope.models.interop.huggingface.gguf"},  # of GGUF files only
@@ -113,12 +114,14 @@ BESIDE = {
     "models/interop/transformer_lens_api.py": {  # TransformerLens, 2 seconds
         "streamscope.models.interop.activation_cache", "transformer_lens.model_bridge.composition_scores",
     },
+    "models/layers/residual.py": {"streamscope.models.layers.canon"},  # of few models
     "models/training/parallel.py": {  # of several GPUs only
         "torch.distributed.device_mesh", "torch.distributed.fsdp", "torch.distributed.tensor",
     },
     "models/training/run.py": {"torch.utils.tensorboard"},  # an extra
     "papers/demo/report.py": {"streamscope.viewer.page"},  # an extra
     "papers/drawing.py": {"matplotlib"},  # an extra
+    "models/transformer.py": {"streamscope.models.layers.hdpl"},  # of few models
     "probes/head_groups/measure.py": {"scipy.optimize"},  # to match heads with roles; 0.4 seconds
     "streamscope/instruments/open_data.py": {  # of texts and labels only: the stories read their lexicons
         "streamscope.instruments.prompts.labelled", "streamscope.text.stories",
@@ -129,6 +132,7 @@ BESIDE = {
         "IPython.display",  # which only a notebook has
         "streamscope.instruments.figures.drawing",  # plotly, for a table of no use
     },
+    "streamscope/text/tokenizer.py": {"streamscope.text.chat"},  # of conversations only
 }  # fmt: skip
 """What other files import in functions, and why."""
 

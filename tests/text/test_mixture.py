@@ -9,10 +9,11 @@ import pytest
 import torch
 
 from streamscope.cli.errors import InputError
-from streamscope.models.training.data import prepare
+from streamscope.models.training.prepare import prepare
 from streamscope.text.corpus import MixtureCorpus, open_corpus
-from streamscope.text.shards import BLOCK, MixedWindows, Mixture, Windows, pack, round_to_block
+from streamscope.text.shards import pack
 from streamscope.text.tokenizer import Tokenizer
+from streamscope.text.windows import BLOCK, MixedWindows, Mixture, Windows, round_to_block
 from tests.tiny import refused
 
 WORDS = {"a": "ant bee cow", "b": "pig rat sow", "c": "yak zebu elk"}

@@ -12,8 +12,9 @@ import torch
 from streamscope.cli.errors import InputError
 from streamscope.text import shards as module
 from streamscope.text.corpus import open_corpus
-from streamscope.text.shards import NO_TARGET, TokenShards, Windows, document_batches, epoch_order, in_validation, pack
+from streamscope.text.shards import NO_TARGET, TokenShards, document_batches, in_validation, pack
 from streamscope.text.tokenizer import Tokenizer
+from streamscope.text.windows import Windows, epoch_order
 
 ROOT = Path(__file__).parents[2]
 DRAW = random.Random(0)

@@ -42,7 +42,7 @@ from tests.training.runs import flip, rows
 KILLED = 86
 """Exit code of a process that killed itself at a rename."""
 PRELOADED = [
-    *("streamscope.models.training.loop", "streamscope.models.training.data"),
+    *("streamscope.models.training.loop", "streamscope.models.training.prepare"),
     *("streamscope.text.pairs", "streamscope.models.train", "streamscope.models.sft", "streamscope.models.checkpoint"),
     *("pytest", "torch._dynamo", "torch.utils.tensorboard", "typeguard"),  # some of them are imported late, and slowly
 ]

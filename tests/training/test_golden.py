@@ -20,10 +20,10 @@ import torch
 from streamscope.models import build
 from streamscope.models.config.presets import PRESETS
 from streamscope.models.training.config import Training, with_recipe
-from streamscope.models.training.data import prepare
 from streamscope.models.training.loop import Trainer
+from streamscope.models.training.prepare import prepare
 from streamscope.models.training.run import Run
-from streamscope.text.shards import Windows
+from streamscope.text.windows import Windows
 from tests.tiny import corpus_text, some
 
 FOLDER = Path(__file__).parent / "golden"

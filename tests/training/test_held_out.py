@@ -10,10 +10,12 @@ import pytest
 
 from streamscope.models.checkpoint import load
 from streamscope.models.train import main as train
-from streamscope.models.training.data import evaluation_shards, prepare
+from streamscope.models.training.data import evaluation_shards
+from streamscope.models.training.prepare import prepare
 from streamscope.text.corpus import open_corpus
-from streamscope.text.shards import Windows, in_validation, pack, pieces
+from streamscope.text.shards import in_validation, pack, pieces
 from streamscope.text.tokenizer import Tokenizer
+from streamscope.text.windows import Windows
 from tests.tiny import WORDS, arguments, assert_refused, with_options
 
 BOS = 0

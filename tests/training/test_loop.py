@@ -23,8 +23,8 @@ from streamscope.models.config.serialization import from_dict, to_dict
 from streamscope.models.train import main
 from streamscope.models.training import config, loop
 from streamscope.models.training.config import Training, saved_training, with_recipe
-from streamscope.models.training.data import prepare, windows
 from streamscope.models.training.loop import Stopped, Trainer, fastest_dtype, gather_ahead, run_to_end
+from streamscope.models.training.prepare import prepare, windows
 from streamscope.models.training.run import Run, load_checkpoint, read_metrics
 from tests.tiny import arguments, assert_refused, some
 from tests.training.runs import rows

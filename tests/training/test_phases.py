@@ -15,9 +15,9 @@ from streamscope.models.checkpoint import load
 from streamscope.models.flops import training_flops_per_token
 from streamscope.models.train import main
 from streamscope.models.training.config import Training, phases_of, tokens_seen, with_recipe
-from streamscope.models.training.data import prepare
 from streamscope.models.training.loop import Progress, Trainer
-from streamscope.text.shards import Windows, epoch_order
+from streamscope.models.training.prepare import prepare
+from streamscope.text.windows import Windows, epoch_order
 from tests.tiny import arguments, assert_refused, corpus_text, some, with_options
 from tests.training import test_loop
 from tests.training.runs import cut, rows, same_weights

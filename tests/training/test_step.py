@@ -14,7 +14,7 @@ from streamscope.models.make import build
 from streamscope.models.training.loop import Trainer
 from streamscope.models.training.optim import lr_factor
 from streamscope.models.training.parallel import Ranks
-from streamscope.text.shards import epoch_order
+from streamscope.text.windows import epoch_order
 from tests.tiny import randomise
 from tests.training.test_loop import trainer
 

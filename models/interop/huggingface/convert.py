@@ -25,8 +25,7 @@ from streamscope.models.interop.huggingface.generation import INDEX, REMEDY, ggu
 from streamscope.models.interop.tables import equal, opened, rows, shapes_of, take
 from streamscope.models.tensors import CONFIG, FORMAT, GENERATION, TOKENIZER, config_digest, new_folder, write_tensors
 from streamscope.text.cache import cache_root, cached
-from streamscope.text.chat import TEMPLATE
-from streamscope.text.tokenizer import PAIRS, Tokenizer
+from streamscope.text.tokenizer import PAIRS, TEMPLATE, Tokenizer
 
 ADAPTER = ("adapter_config.json", "adapter_model.safetensors")
 """Files of a LoRA adapter of PEFT, which is merged into the weights."""

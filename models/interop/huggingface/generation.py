@@ -47,35 +47,32 @@ class Sampling(TypedDict, total=False):
 
 def read_generation(folder: Path) -> dict[str, Any]:
     """generation_config.json of a run, folder or GGUF file; else the same fields of config.json; without nulls."""
-    files = [file for name in (GENERATION, "config.json") if (file := folder / name).is_file()]
-    path = next(filter(None, (gguf_file(folder), *files)), None)
-    if path is None:
-        return {}
+    path, known = gguf_file(folder) or folder / GENERATION, None
+    if not path.is_file():
+        path, known = folder / "config.json", UNSUPPORTED | Sampling.__annotations__
     if path.suffix == ".gguf":
         from streamscope.models.interop.huggingface.gguf import generation, read_header
 
         fields = generation(read_header(path))
     else:
-        fields = read_json(path, dict[str, Any], REMEDY)
-    if path.name == "config.json":
-        fields = {name: value for name, value in fields.items() if name in UNSUPPORTED | Sampling.__annotations__}
-    fields = {name: value for name, value in fields.items() if value is not None}
+        fields = read_json(path, dict[str, Any], REMEDY) if path.is_file() else {}
+    fields = {name: x for name, x in fields.items() if x is not None and (known is None or name in known)}
     parse(json.dumps(fields), Sampling, path, REMEDY)
     return fields
 
 
 def read_eos(folder: Path, tokenizer: Tokenizer | None) -> tuple[int, ...]:
     """Tokens that end a generated text, from generation_config.json, else config.json, else the tokenizer; or ()."""
-    config = folder / "config.json"
-    config_fields = read_json(config, dict[str, Any], REMEDY) if config.is_file() else {}
-    for path, fields in ((folder / GENERATION, read_generation(folder)), (config, config_fields)):
-        eos = fields.get("eos_token_id")
-        if eos is not None:
-            ids = eos if isinstance(eos, list) else [eos]
-            if not all(type(i) is int for i in ids):
-                raise InputError(f"{path}: eos_token_id must be a token id or a list of them, got {eos!r}")
-            return tuple(ids)
-    return () if tokenizer is None or tokenizer.eos_id is None else (tokenizer.eos_id,)
+    path, eos = folder / GENERATION, read_generation(folder).get("eos_token_id")
+    if eos is None and (folder / "config.json").is_file():
+        path = folder / "config.json"
+        eos = read_json(path, dict[str, Any], REMEDY).get("eos_token_id")
+    if eos is None:
+        eos = [] if tokenizer is None or tokenizer.eos_id is None else [tokenizer.eos_id]
+    ids = eos if isinstance(eos, list) else [eos]
+    if not all(type(i) is int for i in ids):
+        raise InputError(f"{path}: eos_token_id must be a token id or a list of them, got {eos!r}")
+    return tuple(ids)
 
 
 DRAWN = {"temperature", "top_k", "top_p", "min_p", "typical_p", "top_h", "epsilon_cutoff", "eta_cutoff"}
