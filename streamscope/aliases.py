@@ -59,8 +59,8 @@ class _Finder(MetaPathFinder, Loader):
 
 def folder_of(room: str) -> Path:
     """The folder of a room or of `datasets`, in a clone at its top, installed inside streamscope."""
-    bases = [Path(base) for base in sys.modules["streamscope"].__path__]
-    return next((base / room for base in bases if (base / room).is_dir()), bases[0] / room)
+    inside, *clone = [*map(Path, sys.modules["streamscope"].__path__)]
+    return inside / room if (inside / room).is_dir() or not clone else clone[0] / room
 
 
 _FINDER = _Finder()

@@ -113,8 +113,9 @@ def parse(
         field = ".".join(map(str, first["loc"]))
         message = f"{field}: {first['msg']}" if field else first["msg"]
         raise InputError(f"{place} is damaged ({message[0].lower()}{message[1:]}); {remedy}") from None
-    if missing := [name for name in needs if name not in value]:
-        raise InputError(f"{place} is damaged ({missing[0]}: Field required); {remedy}")
+    for name in needs:
+        if name not in value:
+            raise InputError(f"{place} is damaged ({name}: Field required); {remedy}")
     values = [] if any_int else [value]
     while values:
         item = values.pop()

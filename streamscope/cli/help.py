@@ -10,9 +10,9 @@ import shutil
 import textwrap
 from collections.abc import Sequence
 from dataclasses import is_dataclass
-from functools import cache, partial
+from functools import partial
 from itertools import pairwise
-from typing import Any, get_args, get_type_hints
+from typing import Any, get_type_hints
 
 from streamscope.cli.bounds import declared
 
@@ -44,15 +44,6 @@ def meanings(cls: type) -> dict[str, str]:
 def _paragraphs(text: str) -> list[str]:
     """The paragraphs of a text, each on one line."""
     return [" ".join(paragraph.split()) for paragraph in re.split(r"\n\s*\n", text.strip())]
-
-
-@cache
-def dataclasses_of(options: Any) -> list[type]:
-    """`options` and the dataclasses inside it, its fields' or those of a union."""
-    classes, inner = [], get_args(options)
-    if isinstance(options, type) and is_dataclass(options):
-        classes, inner = [options], (*get_type_hints(options).values(), *inner)
-    return classes + [cls for hint in inner if get_args(hint) or is_dataclass(hint) for cls in dataclasses_of(hint)]
 
 
 def help_text(parser: Any, options: Any, doc: str, words: Sequence[str], more: str = "") -> str:
