@@ -43,9 +43,9 @@ class ValidatedOptions:
     __signature__: ClassVar[Any] = _Signature()
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
-        names = [option.name for option in fields(cls)]  # type: ignore[arg-type]
         for name in kwargs:
-            if name not in names:
+            if name not in cls.__init__.__annotations__:
+                names = [option.name for option in fields(cls)]  # type: ignore[arg-type]
                 raise UnknownOption(str(unknown(f"option of {cls.__name__}", name, names)))
         return super().__new__(cls)
 
