@@ -1,10 +1,7 @@
 """Where the rooms lie, and their short names in a clone: `models.x` is the same module as `streamscope.models.x`.
 
 Without this, what is imported under both names would exist twice: `isinstance` and `except InputError` would miss. Each
-room's `__init__` ends with
-
-    if __name__ == "models":
-        alias("models")
+room's `__init__` ends with `alias(__name__)`.
 
 A package that has a `main` is a command: `python -m probes.pds` runs it.
 """
@@ -67,7 +64,9 @@ _FINDER = _Finder()
 
 
 def alias(room: str) -> None:
-    """Make the room's short name mean the long one, for all that is imported from now on."""
+    """Make the room's short name mean the long one, for all that is imported from now on; nothing for a long name."""
+    if "." in room:
+        return
     if not _ROOMS:
         sys.meta_path.insert(0, _FINDER)  # before Python's own, which would read the files again
     _ROOMS.add(room)

@@ -71,23 +71,12 @@ def help_text(parser: Any, options: Any, doc: str, words: Sequence[str], more: s
 def summary_of(doc: str, prog: str, width: int) -> tuple[str, list[str]]:
     """The first sentence of a module's documentation, and two of its examples, first those of `prog`."""
     paragraphs = re.split(r"\n\s*\n", inspect.cleandoc(doc))
-    blocks = [lines for lines in map(_joined, paragraphs[1:]) if all(map(COMMAND.match, lines))]
+    joined = [re.sub(r"\n +", " ", textwrap.dedent(paragraph)).splitlines() for paragraph in paragraphs[1:]]
+    blocks = [lines for lines in joined if all(map(COMMAND.match, lines))]
     commands = [re.sub(r"\s{2,}(?=[^\s#])", "  # ", line) for lines in blocks for line in lines]
     name = re.split(r"[. ]", prog)[-1]
     commands.sort(key=lambda line: (not re.search(rf"[. ]{re.escape(name)}\b", line), len(line) + 4 > width))
     return " ".join(paragraphs[0].split()), commands[:2]
-
-
-def _joined(paragraph: str) -> list[str]:
-    """The lines of a paragraph, those that stand further in joined with the one that they go on from."""
-    lines = paragraph.splitlines()
-    merged_lines: list[str] = []
-    for line in lines:
-        if merged_lines and len(line) - len(line.lstrip()) > len(lines[0]) - len(lines[0].lstrip()):
-            merged_lines[-1] += f" {line.strip()}"
-        else:
-            merged_lines.append(line.strip())
-    return merged_lines
 
 
 def _subcommands(parser: Any) -> dict[str, Any]:

@@ -226,7 +226,6 @@ class Job:
 
 def measure(instrument: "Instrument", data: Sequence[Any], options: Arguments, command: Sequence[str]) -> None:
     """Open every run, measure, print, write. What cannot be written or measured is refused before the work."""
-    from streamscope.cli.locks import locked
     from streamscope.cli.provenance import check_device
     from streamscope.instruments.figures import check_figure
     from streamscope.models.run_names import runs_of
@@ -252,6 +251,8 @@ def measure(instrument: "Instrument", data: Sequence[Any], options: Arguments, c
     parts = options.out and options.out.with_name(f".{options.out.name}.parts")
     if parts is None or options.launch == "worker":
         return _measure(instrument, data, options, command, parts)
+    from streamscope.cli.locks import locked
+
     refusal = f"another command is writing {options.out}: wait for it to end, or give another --out"
     try:
         with locked(parts / "lock", refusal):
