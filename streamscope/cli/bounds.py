@@ -127,7 +127,7 @@ def _rules(kind: Hashable) -> tuple[Any, dict[str, list[Any]]]:
         types[field.name] = hints[field.name]
         parts_of[field.name] = _parts(hints[field.name])
     config = ConfigDict(allow_inf_nan=False, arbitrary_types_allowed=True)
-    return TypeAdapter(with_config(config)(TypedDict("Fields", types, total=False))), parts_of  # type: ignore[misc]
+    return TypeAdapter(with_config(config)(TypedDict("Fields", types, total=False))), parts_of  # type: ignore[operator]
 
 
 def declared(hint: Any, kind: type[Declared]) -> list[Declared]:

@@ -150,13 +150,20 @@ class Job:
     @cached_property
     def task(self) -> str:
         """Its name among parts: what is measured how on which models and data, by the content of all their files."""
+        from streamscope.cli.disk import sha256
         from streamscope.models.hooks.controls import about_edits
         from streamscope.models.interop.huggingface.convert import content_digest
         from streamscope.models.run_names import run_folder
+        from streamscope.text.corpus import open_corpus
 
         models = [(name, content_digest(run_folder(name))) for name in (self.run, self.control) if name]
         options, data = asdict(self.instrument), [[type(spec).__name__, asdict(spec)] for spec in self.data]
-        files = list(contents([options, data]))
+        files = []
+        for value in _values([options, data]):
+            if isinstance(value, dict) and isinstance(value.get("data"), str):
+                files.append(open_corpus(value["data"]).fingerprint())
+            names = (str(value), str(value).partition(":")[2]) if isinstance(value, str | Path) else ()
+            files += [sha256(Path(name)) for name in filter(os.path.isfile, names)]
         about = [self.instrument.name, options, data, files, models, self.dtype, self.bos, *about_edits(self.edits)]
         return hashlib.sha256(json.dumps(about, default=str).encode()).hexdigest()[:24]
 
@@ -179,7 +186,7 @@ class Job:
                 same = "heads can be compared between models of one shape"
                 raise InputError(f"--control {self.control} has {shapes}; {same}")
             if Documents in map(type, self.instrument.takes):
-                same_tokens(*models, self.control)
+                same_tokens(models[0], models[1], self.control)
         for model in models:
             self.instrument.check(model)
         return models
@@ -213,7 +220,7 @@ class Job:
                 note = about["interrupted"] = "; ".join(bar.interrupted)
                 tables = {name: replace(x, title=f"{x.title}; {note}") for name, x in result.tables.items()}
                 result = replace(result, tables=tables)
-            result = replace(result, about=result.about | about)
+            result = replace(result, about={**result.about, **about})
             if not controls:
                 return result
             from streamscope.instruments.pool_results import compare
@@ -284,13 +291,13 @@ def _measure(
     names = runs_of(options.run or instrument.runs)
     device = pick_device(options.device)
     about = {**provenance(device), "dtype": options.dtype, "run": list(names)}  # its code and time are those of now
-    controls = [] if options.control is None else runs_of([options.control])
-    controls = _at_the_same_steps(names, controls) if len(controls) > 1 else (controls or [None]) * len(names)
-    job = partial(
+    controls: Sequence[str | None] = [None] if options.control is None else runs_of([options.control])
+    controls = _at_the_same_steps(names, controls) if len(controls) > 1 else [*controls] * len(names)
+    job_of = partial(
         Job, instrument=instrument, data=data, device=str(device), edits=options.edit, dtype=options.dtype,
         bos=options.bos, work=parts if instrument.continues else None,
     )  # fmt: skip
-    jobs = list(map(job, names, controls))
+    jobs = list(map(job_of, names, controls))
     if len(jobs) > 1 and options.launch != "worker":
         first = {str(run_folder(job.run)).rpartition("@")[0] or job.run: job for job in reversed(jobs)}
         for job in first.values():
@@ -313,17 +320,20 @@ def _measure(
 def _inputs(instrument: "Instrument", data: Sequence[Any], options: Arguments) -> list[Path]:
     """The files and folders that options name, also inside FORMAT:PATH, PATH#CATEGORY, PATH*2 + PATH."""
     paths: list[Path] = []
-    values: list[Any] = [options.run, options.control, options.edit, *map(asdict, (instrument, *data))]
-    while values:
-        value = values.pop()
-        if isinstance(value, dict | tuple | list):
-            values += value.values() if isinstance(value, dict) else value
-        elif isinstance(value, str | Path):
-            parts = [str(value), *re.split(r"[*#@]|\s*\+\s*", str(value))]
-            for part in [*parts, *(part.partition(":")[2] for part in parts)]:
-                with suppress(OSError, ValueError):
-                    paths += [Path(part.strip())] if part.strip() and Path(part.strip()).exists() else []
+    for value in _values([options.run, options.control, options.edit, *map(asdict, (instrument, *data))]):
+        parts = [str(value), *re.split(r"[*#@]|\s*\+\s*", str(value))] if isinstance(value, str | Path) else []
+        for part in [*parts, *(part.partition(":")[2] for part in parts)]:
+            with suppress(OSError, ValueError):
+                paths += [Path(part.strip())] if part.strip() and Path(part.strip()).exists() else []
     return paths
+
+
+def _values(options: Any) -> list[Any]:
+    """Options, and what is in them."""
+    values = [options]
+    for value in values:  # grows on the way
+        values += value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
+    return values
 
 
 def finish(result: "Result", out: Path | None, about: Mapping[str, Any], figure: Path | None = None) -> None:
@@ -352,24 +362,6 @@ def finish(result: "Result", out: Path | None, about: Mapping[str, Any], figure:
         raise KeyboardInterrupt
 
 
-def contents(options: Any) -> Iterator[str]:
-    """A sha256 of every corpus and file that options name, as `data`, as a path or as FORMAT:PATH."""
-    from streamscope.cli.disk import sha256
-    from streamscope.text.corpus import open_corpus
-
-    if isinstance(options, Mapping):
-        if isinstance(source := options.get("data"), str):
-            yield open_corpus(source).fingerprint()
-        options = list(options.values())
-    if isinstance(options, list | tuple):
-        for option in options:
-            yield from contents(option)
-    if isinstance(options, str | Path):
-        for path in (str(options), str(options).partition(":")[2]):
-            if os.path.isfile(path):
-                yield sha256(Path(path))
-
-
 def _stored(job: Job, store: Path, label: str) -> "Result":
     """What a job measures, or what a worker or an earlier call that was killed did and put into the folder `store`."""
     from streamscope.instruments.result import Result
@@ -385,7 +377,7 @@ def _stored(job: Job, store: Path, label: str) -> "Result":
     return result
 
 
-def _at_the_same_steps(names: Sequence[str], controls: Sequence[str]) -> list[str]:
+def _at_the_same_steps(names: Sequence[str], controls: Sequence[Any]) -> list[str]:
     """The control of each snapshot: that of the same step."""
     control_at_step = {name.rpartition("@")[2]: name for name in controls}
     for name in names:
