@@ -49,8 +49,7 @@ class ValidatedOptions:
                 raise UnknownOption(str(unknown(f"option of {cls.__name__}", name, names)))
         return super().__new__(cls)
 
-    def __post_init__(self) -> None:
-        check(self)
+    __post_init__ = check
 
     def check_sources(self) -> None:
         """Raise `InputError` for a file that the options name and that is not there; a command asks before its work.
