@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Any
 
+from streamscope.aliases import alias
 from streamscope.cli.parse import parse
 
 
@@ -17,7 +18,4 @@ def main_of(options: type, module: str) -> Callable[..., None]:
     return main
 
 
-if __name__ == "benchmarks":  # the folder of a clone, under its short name
-    from streamscope.aliases import alias
-
-    alias("benchmarks")
+alias(__name__)

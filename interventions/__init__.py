@@ -7,6 +7,8 @@
 
 from typing import TYPE_CHECKING, Any
 
+from streamscope.aliases import alias
+
 if TYPE_CHECKING:
     from streamscope.interventions.listed import *  # noqa: F403
 
@@ -25,7 +27,4 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *vars(listed)})
 
 
-if __name__ == "interventions":  # the folder of a clone, under its short name
-    from streamscope.aliases import alias
-
-    alias("interventions")
+alias(__name__)

@@ -10,6 +10,8 @@ Names are imported on first use, so that commands answer `--help` without loadin
 
 from typing import TYPE_CHECKING, Any
 
+from streamscope.aliases import alias
+
 if TYPE_CHECKING:
     from streamscope.cli.errors import InputError
     from streamscope.models.checkpoint import load
@@ -40,7 +42,4 @@ def __dir__() -> list[str]:
 
 __all__ = ["InputError", "ModelConfig", "Query", "StreamTransformer", "build", "edit", "load", "preset", "run"]
 
-if __name__ == "models":  # the folder of a clone, under its short name
-    from streamscope.aliases import alias
-
-    alias("models")
+alias(__name__)

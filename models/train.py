@@ -79,7 +79,7 @@ def _start(options: Options, out: Path) -> None:
 
 
 def _resume(out: Path) -> None:
-    from streamscope.cli.disk import Config, TrainedConfig, TrainedManifest, read_json
+    from streamscope.cli.disk import Config, Manifest, TrainedConfig, read_json
     from streamscope.models.checkpoint import model_config, unchanged_parent, whole_run
     from streamscope.models.training.run import none_yet
 
@@ -90,7 +90,7 @@ def _resume(out: Path) -> None:
     saved = read_json(folder / "config.json", TrainedConfig)
     training, source = saved_training(saved["training"], config.d_model), saved["data"]
     data, group, device = _prepare(training, source, str(folder / "tokenizer.json"), config.d_vocab)
-    manifest = read_json(folder / "manifest.json", TrainedManifest)
+    manifest = read_json(folder / "manifest.json", Manifest, needs=("argv", "data"))
     for part, dataset in (("train", data.train), ("valid", data.valid)):
         was = manifest["data"][part]["corpus"]
         if was != dataset.meta["corpus"]:

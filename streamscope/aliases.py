@@ -1,10 +1,7 @@
 """Where the rooms lie, and their short names in a clone: `models.x` is the same module as `streamscope.models.x`.
 
 Without this, what is imported under both names would exist twice: `isinstance` and `except InputError` would miss. Each
-room's `__init__` ends with
-
-    if __name__ == "models":
-        alias("models")
+room's `__init__` ends with `alias(__name__)`.
 
 A package that has a `main` is a command: `python -m probes.pds` runs it.
 """
@@ -12,19 +9,31 @@ A package that has a `main` is a command: `python -m probes.pds` runs it.
 import sys
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from importlib.util import find_spec
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
 _ROOMS: set[str] = set()
+BARE: dict[str, ModuleType] = {}
+"""Packages of others that were imported without their `__init__` (`models.interop.transformer_lens_core`)."""
+
+
+class _Init(SourceFileLoader):
+    """Runs the `__init__` of a bare package in the module that already exists."""
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return BARE.pop(spec.name)
 
 
 class _Finder(MetaPathFinder, Loader):
     """Hands out the module of the long name for the short one, and the `__main__` of a package that has a `main`."""
 
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        if fullname in BARE and (spec := PathFinder.find_spec(fullname, path)) is not None:
+            spec.loader = _Init(fullname, str(spec.origin))
+            return spec
         room = fullname.partition(".")[0]
         package, _, last = fullname.rpartition(".")
         if room not in {"streamscope", *_ROOMS}:
@@ -59,19 +68,16 @@ class _Finder(MetaPathFinder, Loader):
 
 def folder_of(room: str) -> Path:
     """The folder of a room or of `datasets`, in a clone at its top, installed inside streamscope."""
-    bases = [Path(base) for base in sys.modules["streamscope"].__path__]
-    return next((base / room for base in bases if (base / room).is_dir()), bases[0] / room)
-
-
-_FINDER = _Finder()
+    inside, *clone = [*map(Path, sys.modules["streamscope"].__path__)]
+    return inside / room if (inside / room).is_dir() or not clone else clone[0] / room
 
 
 def alias(room: str) -> None:
-    """Make the room's short name mean the long one, for all that is imported from now on."""
-    if not _ROOMS:
-        sys.meta_path.insert(0, _FINDER)  # before Python's own, which would read the files again
+    """Make the room's short name mean the long one, for all that is imported from now on; nothing for a long name."""
+    if "." in room:
+        return
     _ROOMS.add(room)
     sys.modules[room] = import_module(f"streamscope.{room}")
 
 
-sys.meta_path.append(_FINDER)
+sys.meta_path.insert(0, _Finder())  # before Python's own, which would read the files again

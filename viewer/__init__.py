@@ -10,6 +10,8 @@ notebook (`widget`). All ask an engine for the same outputs: a graph that is exp
 
 from typing import TYPE_CHECKING, Any
 
+from streamscope.aliases import alias
+
 if TYPE_CHECKING:
     from streamscope.viewer.widget import View as View
 
@@ -22,7 +24,4 @@ def __getattr__(name: str) -> Any:
     return View
 
 
-if __name__ == "viewer":  # the folder of a clone, under its short name
-    from streamscope.aliases import alias
-
-    alias("viewer")
+alias(__name__)

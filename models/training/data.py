@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from streamscope.cli.disk import Manifest, TrainedManifest, ValidatedConfig, read_json
+from streamscope.cli.disk import Manifest, ValidatedConfig, read_json
 from streamscope.cli.errors import InputError
 from streamscope.models.run_names import run_label
 from streamscope.text import SplitAt
@@ -44,6 +44,7 @@ def evaluation_shards(
             shards = pack(corpus, tokenizer, part="valid", valid_fraction=share, valid_blocks=blocks)
     except InputError as error:
         raise InputError(f"the run's own validation data cannot be read ({error}); give --data SOURCE") from None
-    if manifest.exists() and read_json(manifest, TrainedManifest)["data"]["valid"]["corpus"] != shards.meta["corpus"]:
+    packed = read_json(manifest, Manifest, needs=("argv", "data"))["data"] if manifest.exists() else None
+    if packed is not None and packed["valid"]["corpus"] != shards.meta["corpus"]:
         raise InputError(f"the validation data of {folder} changed since it was trained; give --data SOURCE")
     return shards

@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from streamscope.cli.disk import TrainedConfig, TrainedManifest, read_json
+from streamscope.cli.disk import Manifest, TrainedConfig, read_json
 from streamscope.cli.terminal import cell, code, visible
 from streamscope.instruments.table import Table
 from streamscope.models.checkpoint import NAMES as BUNDLED
@@ -32,7 +32,7 @@ INDEX_NOTE = (
 
 def card(name: str, folder: Path, row: dict[str, Any]) -> str:
     """The card of one model: recipe, and a line for each phenomenon."""
-    manifest = read_json(folder / "manifest.json", TrainedManifest)
+    manifest = read_json(folder / "manifest.json", Manifest, needs=("argv", "data"))
     config = read_json(folder / "config.json", TrainedConfig)
     data, total = manifest["data"], tokens_seen(config["training"], config["model"]["n_ctx"], manifest["steps"])
     run, kind = (f"stories/{name}", "bundled model") if name in BUNDLED else (f"{folder.parent}/{name}", "flagship")

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, cast
 
 from annotated_types import Ge, Gt, Le, Lt
+from typing_extensions import TypedDict
 
 from streamscope.cli.errors import InputError
 
@@ -77,63 +78,56 @@ def check(options: Any, spelled: Callable[[str], str] = str, *, nested: bool = T
     converted: True and "1" are not accepted as numbers. Dataclasses inside are checked too if `nested`. `spelled`
     converts field names for the message, for example to `--batch-size`.
     """
-    for field in fields(options):
-        value = getattr(options, field.name)
+    from pydantic import ValidationError
+
+    adapter, parts_of = _rules(cast(Hashable, type(options)))
+    values: dict[str, Any] = {}
+    for name, parts in parts_of.items():
+        value = getattr(options, name)
         if is_dataclass(value):
             if nested:
                 check(value, spelled)
             continue
-        adapter, several, path, conditions = _rules(cast(Hashable, type(options)), field.name)
         if type(value).__module__ == "numpy":
             value = value.tolist()
-        if several and isinstance(value, str | list):
+        if tuple in parts and isinstance(value, str | list):
             value = (value,) if isinstance(value, str) else tuple(value)
-        if path and isinstance(value, str):
-            value = Path(value)
-        object.__setattr__(options, field.name, value := _valid(adapter, field.name, value, spelled))
+        values[name] = Path(value) if Path in parts and str not in parts and isinstance(value, str) else value
+    try:
+        values = adapter.validate_python(values, strict=True)
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = str(first["loc"][0])
+        line = f": {first['msg'][0].lower()}{first['msg'][1:]}, got {values[name]!r}"
+        if first["type"] == "too_short":
+            line = ": give at least one"
+        elif first["type"] in LINES:
+            line = f" {LINES[first['type']].format(**first.get('ctx', {}))}, got {first['input']}"
+        raise InputError(f"{spelled(name)}{line}") from None
+    for name, value in values.items():
+        object.__setattr__(options, name, value)
+        for number in value if isinstance(value, tuple) else (value,):
+            largest = LARGEST_INT if isinstance(number, int) else LARGEST_FLOAT
+            if isinstance(number, int | float) and abs(number) > largest:
+                raise InputError(f"{spelled(name)} is too large: {number} is beyond ±{largest:.3g}")
+    for field in fields(options):
         default = field.default if field.default_factory is MISSING else field.default_factory()
-        for only in conditions if value != default else ():
-            if not only.acts(setting := getattr(options, only.name)):
+        for only in parts_of[field.name] if values.get(field.name, default) != default else ():
+            if isinstance(only, Only) and not only.acts(setting := getattr(options, only.name)):
                 raise InputError(only.line(field.name, setting))
 
 
-def _valid(adapter: Any, name: str, value: Any, spelled: Callable[[str], str]) -> Any:
-    from pydantic import ValidationError
-
-    try:
-        value = adapter.validate_python(value, strict=True)
-    except ValidationError as error:
-        first = error.errors()[0]
-        if first["type"] == "too_short":
-            raise InputError(f"{spelled(name)}: give at least one") from None
-        line = f": {first['msg'][0].lower()}{first['msg'][1:]}, got {value!r}"
-        if first["type"] in LINES:
-            line = f" {LINES[first['type']].format(**first.get('ctx', {}))}, got {first['input']}"
-        raise InputError(f"{spelled(name)}{line}") from None
-    for number in value if isinstance(value, tuple) else (value,):
-        largest = LARGEST_INT if isinstance(number, int) else LARGEST_FLOAT
-        if isinstance(number, int | float) and abs(number) > largest:
-            raise InputError(f"{spelled(name)} is too large: {number} is beyond ±{largest:.3g}")
-    return value
-
-
 @cache
-def hints(kind: Hashable) -> dict[str, Any]:
-    """The types of a dataclass's fields, with what is declared of them."""
-    return typing.get_type_hints(kind, include_extras=True)
+def _rules(kind: Hashable) -> tuple[Any, dict[str, list[Any]]]:
+    """Of a dataclass: pydantic's validator of its fields together, and the `_parts` of each field's type."""
+    from pydantic import ConfigDict, TypeAdapter, with_config
 
-
-@cache
-def _rules(kind: Hashable, name: str) -> tuple[Any, bool, bool, list[Only]]:
-    """Of a field: pydantic's validator, whether it is a tuple, whether it is a path and no text, its `Only`."""
-    from pydantic import ConfigDict, TypeAdapter
-
-    hint = hints(kind)[name]
-    general_config = ConfigDict(allow_inf_nan=False, arbitrary_types_allowed=True)
-    config = None if is_dataclass(getattr(hint, "__origin__", hint)) else general_config  # a dataclass has its own
-    parts = _parts(hint)
-    conditions = [part for part in parts if isinstance(part, Only)]
-    return TypeAdapter(hint, config=config), tuple in parts, Path in parts and str not in parts, conditions
+    hints, types, parts_of = typing.get_type_hints(kind, include_extras=True), {}, {}
+    for field in fields(cast(Any, kind)):
+        types[field.name] = hints[field.name]
+        parts_of[field.name] = _parts(hints[field.name])
+    config = ConfigDict(allow_inf_nan=False, arbitrary_types_allowed=True)
+    return TypeAdapter(with_config(config)(TypedDict("Fields", types, total=False))), parts_of  # type: ignore[operator]
 
 
 def declared(hint: Any, kind: type[Declared]) -> list[Declared]:
@@ -145,5 +139,5 @@ def _parts(hint: Any) -> list[Any]:
     """A type hint, its origin, and both of everything inside it."""
     parts = [hint]
     for part in parts:  # grows on the way
-        parts += [inner for inner in (typing.get_origin(part), *typing.get_args(part)) if inner is not None]
+        parts += filter(None, (typing.get_origin(part), *typing.get_args(part)))
     return parts

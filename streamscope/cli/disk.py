@@ -22,121 +22,65 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Any, NotRequired, Required
+from typing import Any, NotRequired
 
 from typing_extensions import TypedDict, is_typeddict
 
 from streamscope.cli.bounds import LARGEST_INT, SplitAt
 from streamscope.cli.errors import InputError, reading
 
-
-class Source(TypedDict):
-    source: str
-
-
-class PackedCorpus(TypedDict):
-    corpus: str
-    n_tokens: int
-    n_documents: int
-    source: Source
-    rule: NotRequired[str]
-
-
-class Digest(TypedDict):
-    sha256: str
-
-
-class DataOf(TypedDict):
-    train: PackedCorpus
-    valid: PackedCorpus
-    tokenizer: Digest
-
-
-class Parent(TypedDict):
-    """The run that a derived run started from, and its weights where they must not have changed."""
-
-    run: str
-    sha256: NotRequired[str]
-
-
-class Manifest(TypedDict, total=False):
-    """manifest.json: origin, data and progress of a run."""
-
-    preset: str
-    scale: str | None
-    seed: int | None
-    parameters: int
-    argv: list[str]
-    commit: str | None
-    data: DataOf
-    parent: Parent
-    sft: dict[str, Any]
-    step: int
-    steps: int | None
-    outcome: str
-    wall_seconds: float
-    weights: str
-    config_sha256: str
-
-
-class TrainedManifest(Manifest):
-    argv: Required[list[str]]  # type: ignore[misc]
-    data: Required[DataOf]  # type: ignore[misc]
-
-
-class Sources(TypedDict):
-    """The data options of a training."""
-
-    data: str
-    valid: str | None
-    text_field: str
-    max_documents: int | None
-    split_at: NotRequired[SplitAt]
-    valid_fraction: NotRequired[float | None]
-    valid_blocks: NotRequired[int | None]
-
-
-class Pairs(TypedDict):
-    data: str
-    valid: str | None
-
-
-class Config(TypedDict):
-    """config.json: the model of a run, and how it was trained, on text (`data`) or on pairs (`sft`)."""
-
-    format: int
-    model: dict[str, Any]
-    training: NotRequired[dict[str, Any]]
-    data: NotRequired[dict[str, Any]]
-    sft: NotRequired[Pairs]
-
-
-class ValidatedConfig(Config):
-    data: NotRequired[Sources]  # type: ignore[misc]
-
-
-class TrainedConfig(Config):
-    training: Required[dict[str, Any]]  # type: ignore[misc]
-    data: Required[Sources]  # type: ignore[misc]
-
-
-class Row(TypedDict):
-    """A row of metrics.jsonl: a loss, a text sampled from the model, or a number about a mixing matrix."""
-
-    step: int
-    kind: str
-    loss: NotRequired[float]
-    perplexity: NotRequired[float]
-    text: NotRequired[str]
-    module: NotRequired[str]
-    metric: NotRequired[str]
-    part: NotRequired[str]
-    value: NotRequired[float | None]
-
-
-class Snapshot(TypedDict):
-    step: int
-    sha256: str
+# ruff: noqa: UP013  # what files must hold, as a list; nobody makes one of these in Python
+Source = TypedDict("Source", {"source": str})
+Digest = TypedDict("Digest", {"sha256": str})
+PackedCorpus = TypedDict(
+    "PackedCorpus",
+    {"corpus": str, "n_tokens": int, "n_documents": int, "source": Source, "rule": NotRequired[str]},
+)
+DataOf = TypedDict("DataOf", {"train": PackedCorpus, "valid": PackedCorpus, "tokenizer": Digest})
+Parent = TypedDict("Parent", {"run": str, "sha256": NotRequired[str]})
+"""The run that a derived run started from, and its weights where they must not have changed."""
+Manifest = TypedDict(
+    "Manifest",
+    {
+        "preset": str, "scale": str | None, "seed": int | None, "parameters": int, "argv": list[str],
+        "commit": str | None, "data": DataOf, "parent": Parent, "sft": dict[str, Any], "step": int, "steps": int | None,
+        "outcome": str, "wall_seconds": float, "weights": str, "config_sha256": str,
+    },
+    total=False,
+)  # fmt: skip
+"""manifest.json: origin, data and progress of a run."""
+Sources = TypedDict(
+    "Sources",
+    {
+        "data": str, "valid": str | None, "text_field": str, "max_documents": int | None,
+        "split_at": NotRequired[SplitAt], "valid_fraction": NotRequired[float | None],
+        "valid_blocks": NotRequired[int | None],
+    },
+)  # fmt: skip
+"""The data options of a training."""
+Pairs = TypedDict("Pairs", {"data": str, "valid": str | None})
+Config = TypedDict(
+    "Config",
+    {
+        "format": int, "model": dict[str, Any], "training": NotRequired[dict[str, Any]],
+        "data": NotRequired[dict[str, Any]], "sft": NotRequired[Pairs],
+    },
+)  # fmt: skip
+"""config.json: the model of a run, and how it was trained, on text (`data`) or on pairs (`sft`)."""
+ValidatedConfig = TypedDict("ValidatedConfig", {"format": int, "model": dict[str, Any], "data": NotRequired[Sources]})
+TrainedConfig = TypedDict(
+    "TrainedConfig", {"format": int, "model": dict[str, Any], "training": dict[str, Any], "data": Sources}
+)
+Row = TypedDict(
+    "Row",
+    {
+        "step": int, "kind": str, "loss": NotRequired[float], "perplexity": NotRequired[float],
+        "text": NotRequired[str], "module": NotRequired[str], "metric": NotRequired[str], "part": NotRequired[str],
+        "value": NotRequired[float | None],
+    },
+)  # fmt: skip
+"""A row of metrics.jsonl: a loss, a text sampled from the model, or a number about a mixing matrix."""
+Snapshot = TypedDict("Snapshot", {"step": int, "sha256": str})
 
 
 @cache
@@ -169,8 +113,9 @@ def parse(
         field = ".".join(map(str, first["loc"]))
         message = f"{field}: {first['msg']}" if field else first["msg"]
         raise InputError(f"{place} is damaged ({message[0].lower()}{message[1:]}); {remedy}") from None
-    if missing := [name for name in needs if name not in value]:
-        raise InputError(f"{place} is damaged ({missing[0]}: Field required); {remedy}")
+    for name in needs:
+        if name not in value:
+            raise InputError(f"{place} is damaged ({name}: Field required); {remedy}")
     values = [] if any_int else [value]
     while values:
         item = values.pop()

@@ -10,9 +10,9 @@ import shutil
 import textwrap
 from collections.abc import Sequence
 from dataclasses import is_dataclass
-from functools import cache, partial
+from functools import partial
 from itertools import pairwise
-from typing import Any, get_args, get_type_hints
+from typing import Any, get_type_hints
 
 from streamscope.cli.bounds import declared
 
@@ -46,15 +46,6 @@ def _paragraphs(text: str) -> list[str]:
     return [" ".join(paragraph.split()) for paragraph in re.split(r"\n\s*\n", text.strip())]
 
 
-@cache
-def dataclasses_of(options: Any) -> list[type]:
-    """`options` and the dataclasses inside it, its fields' or those of a union."""
-    classes, inner = [], get_args(options)
-    if isinstance(options, type) and is_dataclass(options):
-        classes, inner = [options], (*get_type_hints(options).values(), *inner)
-    return classes + [cls for hint in inner if get_args(hint) or is_dataclass(hint) for cls in dataclasses_of(hint)]
-
-
 def help_text(parser: Any, options: Any, doc: str, words: Sequence[str], more: str = "") -> str:
     """The help of a command, or of the subcommand that `words` name. `doc` is the documentation of its module, and
     `more` says where the rest of it is. `parser` is tyro's, which is argparse's by another name."""
@@ -80,23 +71,12 @@ def help_text(parser: Any, options: Any, doc: str, words: Sequence[str], more: s
 def summary_of(doc: str, prog: str, width: int) -> tuple[str, list[str]]:
     """The first sentence of a module's documentation, and two of its examples, first those of `prog`."""
     paragraphs = re.split(r"\n\s*\n", inspect.cleandoc(doc))
-    blocks = [lines for lines in map(_joined, paragraphs[1:]) if all(map(COMMAND.match, lines))]
+    joined = [re.sub(r"\n +", " ", textwrap.dedent(paragraph)).splitlines() for paragraph in paragraphs[1:]]
+    blocks = [lines for lines in joined if all(map(COMMAND.match, lines))]
     commands = [re.sub(r"\s{2,}(?=[^\s#])", "  # ", line) for lines in blocks for line in lines]
     name = re.split(r"[. ]", prog)[-1]
     commands.sort(key=lambda line: (not re.search(rf"[. ]{re.escape(name)}\b", line), len(line) + 4 > width))
     return " ".join(paragraphs[0].split()), commands[:2]
-
-
-def _joined(paragraph: str) -> list[str]:
-    """The lines of a paragraph, those that stand further in joined with the one that they go on from."""
-    lines = paragraph.splitlines()
-    merged_lines: list[str] = []
-    for line in lines:
-        if merged_lines and len(line) - len(line.lstrip()) > len(lines[0]) - len(lines[0].lstrip()):
-            merged_lines[-1] += f" {line.strip()}"
-        else:
-            merged_lines.append(line.strip())
-    return merged_lines
 
 
 def _subcommands(parser: Any) -> dict[str, Any]:

@@ -17,10 +17,9 @@ import signal
 import sys
 import warnings
 from collections import namedtuple
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
-from dataclasses import fields
-from itertools import pairwise, takewhile
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import redirect_stderr, redirect_stdout, suppress
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from traceback import print_exc
 from types import UnionType
@@ -29,7 +28,7 @@ from typing import Annotated, Any, Literal, TypeVar, Union, cast, get_args, get_
 from streamscope.cli.bounds import check
 from streamscope.cli.commands import commands, entry, first_line
 from streamscope.cli.errors import InputError, did_you_mean
-from streamscope.cli.help import dataclasses_of, help_text
+from streamscope.cli.help import help_text
 from streamscope.cli.terminal import visible
 
 Options = TypeVar("Options")
@@ -41,7 +40,7 @@ COLLECTED: list[Any] | None = None
 """Where `parse` puts the options of a command instead of reading them, for `streamscope completion`."""
 DEFECT = "This is a defect of streamscope: please report it, with the lines above and the command."
 LONGEST = 160  # characters of an argument that an error repeats
-OPTION = re.compile(r"(--(?:no-)?([\w-]+))(?:=.*)?", re.DOTALL)
+OPTION = re.compile(r"(--(?:no-)?([\w-]+))(?:=(.*))?", re.DOTALL)
 """An option as a word: --NAME, --no-NAME or --NAME=VALUE."""
 
 
@@ -60,8 +59,7 @@ def parse(options: type[Options] | UnionType, argv: Sequence[str] | None, doc: s
     if COLLECTED is not None:
         COLLECTED.append(options)
         raise SystemExit(0)
-    known = declared_options(options)
-    words = with_all(sys.argv[1:] if argv is None else argv, known)
+    words: Sequence[str] = sys.argv[1:] if argv is None else argv
     settings: Any = {"prog": prog, "config": (tyro.conf.AvoidSubcommands,)}
     if {"-h", "--help"} & set(words):
         with warnings.catch_warnings():  # tyro would rather print itself
@@ -71,15 +69,21 @@ def parse(options: type[Options] | UnionType, argv: Sequence[str] | None, doc: s
         more = f"Formulas, columns and more examples: python -m pydoc {module}" if module else ""
         print(spoken(help_text(parser, options, spoken(doc or ""), words, more)))
         raise SystemExit(0)
-    check_words(words, known)
+    known = declared_options(options)
+    words = checked_words(words, known)
+    columns, os.environ["COLUMNS"] = os.environ.get("COLUMNS"), "100000"  # so wide that tyro breaks no line
     try:
-        with redirect_stderr(output), _wide():
+        with redirect_stderr(output):
             values: Any = tyro.cli(cast(Any, options), args=words, **settings)
     except SystemExit as end:
         if not end.code:
             raise
         message = _refusal(output.getvalue(), words, known)
         raise InputError(f"{message}; {prog or 'this command'} --help lists the options") from None
+    finally:
+        del os.environ["COLUMNS"]
+        if columns is not None:
+            os.environ["COLUMNS"] = columns
     check(values, _typed)
     return values
 
@@ -106,13 +110,17 @@ def completion(shell: str = "", *more: str) -> str:
     return output.getvalue()
 
 
-def declared_options(options: "type | UnionType") -> dict[str, Option]:
+def declared_options(options: Any) -> dict[str, Option]:
     """--option -> what is declared of it, of all fields of a dataclass (or several), also of those inside it."""
-    known = {}
-    for cls in dataclasses_of(options):
-        hints, marked = get_type_hints(cls), get_type_hints(cls, include_extras=True)
-        for name, default in ((option.name, option.default) for option in fields(cls)):
-            known[_typed(name)] = Option(hints[name], default, getattr(marked[name], "__metadata__", ()))
+    known, hints = {}, [options]
+    for hint in hints:  # grows on the way
+        hints += get_args(hint)
+        if isinstance(hint, type) and is_dataclass(hint):
+            types, marked = get_type_hints(hint), get_type_hints(hint, include_extras=True)
+            hints += types.values()
+            for option in fields(hint):
+                markers = getattr(marked[option.name], "__metadata__", ())
+                known[_typed(option.name)] = Option(types[option.name], option.default, markers)
     return known
 
 
@@ -120,49 +128,35 @@ def _typed(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-@contextmanager
-def _wide() -> Iterator[None]:
-    """A terminal so wide that tyro breaks no line."""
-    width = os.environ.get("COLUMNS")
-    os.environ["COLUMNS"] = "100000"
-    try:
-        yield
-    finally:
-        del os.environ["COLUMNS"]
-        if width is not None:
-            os.environ["COLUMNS"] = width
+def checked_words(argv: Sequence[str], known: Mapping[str, Option]) -> list[str]:
+    """The words, with all behind an option such as --heads that stands without a value and whose default is all.
 
-
-def with_all(argv: Sequence[str], known: Mapping[str, Option]) -> list[str]:
-    """The words, with all behind an option such as --heads that stands without a value and whose default is all."""
-    words = list[str]()
-    for word, next_word in zip(argv, [*argv[1:], "--"], strict=False):
-        value = known[word].default if word in known and next_word.startswith("--") else None
-        if value == ():
-            raise InputError(f"{word} has no value: give one, or leave {word} out")
-        words += [word, "all"] if value == ("all",) else [word]
-    return words
-
-
-def check_words(words: Sequence[str], known: Mapping[str, Option]) -> None:
-    """Raise `InputError` for an empty path, which tyro takes for the working folder, and for an option that is given
-    twice: tyro takes the last. --set and its like may repeat."""
+    `InputError` for an empty path, which tyro takes for the working folder, and for an option that is given twice: tyro
+    takes the last. --set and its like may repeat.
+    """
     import tyro
 
-    for option, value in [*pairwise(words), *(word.split("=", 1) for word in words if "=" in word)]:
-        if not value and option in known and Path in (known[option].hint, *get_args(known[option].hint)):
+    words, spellings = list[str](), dict[str, str]()
+    for word, next_word in zip(argv, [*argv[1:], "--"], strict=False):
+        words.append(word)
+        match = OPTION.fullmatch(word)
+        if match is None or "--" in words:
+            continue
+        spelling, name = match[1].replace("_", "-"), match[2].replace("_", "-")
+        declared = known.get(spelling, Option(bool, None, ()))
+        if not (next_word if match[3] is None else match[3]) and Path in (declared.hint, *get_args(declared.hint)):
             raise InputError("an empty path was given; name a file or a folder (. is the folder you are in)")
-
-    spellings: dict[str, str] = {}
-    for match in filter(None, map(OPTION.fullmatch, takewhile(lambda word: word != "--", words))):
-        spelling, name = (text.replace("_", "-") for text in (match[1], match[2]))
-        declared = known.get(f"--{name}", Option(bool, None, ()))
+        if match[3] is None and next_word.startswith("--"):
+            if declared.default == ():
+                raise InputError(f"{word} has no value: give one, or leave {word} out")
+            words += ["all"] if declared.default == ("all",) else []
         if name in spellings and tyro.conf.UseAppendAction not in declared.markers:
             if spellings[name] != spelling:
                 raise InputError(f"{spellings[name]} and {spelling} contradict each other: give one")
             several = get_origin(declared.hint) is tuple
             raise InputError(f"{spelling} is given twice: give it once{', with all its values' * several}")
         spellings[name] = spelling
+    return words
 
 
 def spoken(text: str) -> str:

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 import tomllib
-from functools import cache
+from functools import cache, partial
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -83,8 +83,10 @@ def provenance(device: str) -> dict[str, Any]:
 
 def code() -> dict[str, Any]:
     """The code that runs: `commit` of the clone, and `versions` of this package, Python and what they stand on."""
-    versions = {"streamscope": version(), "python": platform.python_version()}
-    return {"commit": commit(), "versions": {**versions, **{name: metadata.version(name) for name in PACKAGES}}}
+    versions = dict(zip(PACKAGES, map(metadata.version, PACKAGES), strict=True))
+    return {
+        "commit": commit(), "versions": {"streamscope": version(), "python": platform.python_version(), **versions},
+    }  # fmt: skip
 
 
 @cache
@@ -93,13 +95,11 @@ def commit(root: Path = ROOT) -> str:
 
     "unknown" outside git, and for an installed package: the repository around it, if there is one, is somebody else's.
     """
-
-    def git(*args: str) -> str:
-        return subprocess.run(["git", *args], cwd=root, capture_output=True, text=True, check=True).stdout.strip()
-
+    git = partial(subprocess.run, cwd=root, capture_output=True, text=True, check=True)
     try:
-        if Path(git("rev-parse", "--show-toplevel")).resolve() != root:
+        top, head = git(["git", "rev-parse", "--show-toplevel", "HEAD"]).stdout.splitlines()
+        if Path(top).resolve() != root:
             return "unknown"
-        return git("rev-parse", "HEAD") + ("+changes" if git(*CHANGES) else "")
+        return head + ("+changes" if git(["git", *CHANGES]).stdout else "")
     except (OSError, subprocess.CalledProcessError):
         return "unknown"

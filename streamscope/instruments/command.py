@@ -9,9 +9,10 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field, make_dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
+from operator import attrgetter
 from pathlib import Path
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -117,14 +118,15 @@ def main_of(subclass: "type[Instrument]", doc: str | None = None, command: Seque
     def main(argv: Sequence[str] | None = None) -> None:
         from streamscope.cli.parse import parse
 
-        names = [f"data{re.sub('(?=[A-Z])', '_', type(default).__name__).lower()}" for default in subclass.takes]
-        parts = zip([*names, "options"], [*subclass.takes, subclass()], strict=True)
-        flat = tyro.conf.OmitArgPrefixes
-        declared = [(name, Annotated[type(default), flat], field(default=default)) for name, default in parts]
-        made = make_dataclass("Options", declared, bases=(Arguments,), frozen=True, kw_only=True)
+        parts, flat = [], tyro.conf.OmitArgPrefixes
+        for default in subclass.takes:
+            name = f"data{re.sub('(?=[A-Z])', '_', type(default).__name__).lower()}"
+            parts.append((name, Annotated[type(default), flat], field(default=default)))
+        parts.append(("options", Annotated[subclass, flat], field(default=subclass())))
+        made = make_dataclass("Options", parts, bases=(Arguments,), frozen=True, kw_only=True)
         options: Any = parse(made, argv, doc or subclass.__doc__)
         words = [*(command or (subclass.__module__,)), *(sys.argv[1:] if argv is None else argv)]
-        measure(options.options, [getattr(options, name) for name in names], options, words)
+        measure(options.options, [getattr(options, name) for name, *_ in parts[:-1]], options, words)
 
     return main
 
@@ -148,97 +150,89 @@ class Job:
     @cached_property
     def task(self) -> str:
         """Its name among parts: what is measured how on which models and data, by the content of all their files."""
+        from streamscope.cli.disk import sha256
         from streamscope.models.hooks.controls import about_edits
         from streamscope.models.interop.huggingface.convert import content_digest
         from streamscope.models.run_names import run_folder
+        from streamscope.text.corpus import open_corpus
 
         models = [(name, content_digest(run_folder(name))) for name in (self.run, self.control) if name]
         options, data = asdict(self.instrument), [[type(spec).__name__, asdict(spec)] for spec in self.data]
-        files = list(contents([options, data]))
+        files = []
+        for value in _values([options, data]):
+            if isinstance(value, dict) and isinstance(value.get("data"), str):
+                files.append(open_corpus(value["data"]).fingerprint())
+            names = (str(value), str(value).partition(":")[2]) if isinstance(value, str | Path) else ()
+            files += [sha256(Path(name)) for name in filter(os.path.isfile, names)]
         about = [self.instrument.name, options, data, files, models, self.dtype, self.bos, *about_edits(self.edits)]
         return hashlib.sha256(json.dumps(about, default=str).encode()).hexdigest()[:24]
 
-    def models(self) -> "tuple[Any, Any]":
-        """The model and its control, or None."""
+    def models(self) -> list[Any]:
+        """The model, and its control if there is one."""
         from streamscope.instruments.data import Documents
         from streamscope.instruments.open_data import same_tokens
         from streamscope.instruments.prompts.alignment import check_tokenizer
         from streamscope.models.checkpoint import load_for_instruments
 
-        def opened(name: str) -> Any:
-            model = load_for_instruments(name, device=self.device, dtype=self.dtype)
+        models: list[Any] = []
+        for name in filter(None, (self.run, self.control)):
+            models.append(load_for_instruments(name, device=self.device, dtype=self.dtype))
             if self.bos != "yes":
-                model.tokenizer = check_tokenizer(model).with_bos(self.bos)
-            return model
-
-        model, control = opened(self.run), None if self.control is None else opened(self.control)
-        if control is not None:
-            (a, b), (c, d) = ((m.config.n_layers, m.config.n_heads) for m in (model, control))
+                models[-1].tokenizer = check_tokenizer(models[-1]).with_bos(self.bos)
+        if self.control is not None:
+            (a, b), (c, d) = ((m.config.n_layers, m.config.n_heads) for m in models)
             if (a, b) != (c, d):
                 shapes = f"{counted(c, 'layer')} of {counted(d, 'head')}, the model {a} of {b}"
                 same = "heads can be compared between models of one shape"
                 raise InputError(f"--control {self.control} has {shapes}; {same}")
             if Documents in map(type, self.instrument.takes):
-                same_tokens(model, control, str(self.control))
-        self.instrument.check(model)
-        if control is not None:
-            self.instrument.check(control)
-        return model, control
-
-    def open(self, model: Any, like: Any = None) -> Any:
-        """The data, with the folder for unfinished work."""
-        opened = self.instrument.open(model, *self.data, like=like)
-        opened.work = self.work and self.work / f"{self.task}{'' if like is None else '-control'}"
-        return opened
-
-    @contextmanager
-    def edited(self, model: Any) -> Iterator[None]:
-        """The model under the user's own edits."""
-        if not self.edits:
-            yield
-            return
-        from streamscope.models.hooks import edit
-        from streamscope.models.hooks.controls import user_edits
-
-        with edit(model, user_edits(model, self.edits), must_fire=self.work is None):  # or all of it was done before
-            try:
-                yield
-            except InputError as error:
-                if "finite" in str(error):
-                    raise InputError(f"{error}; this is under --edit {' '.join(self.edits)}") from error
-                raise
+                same_tokens(models[0], models[1], self.control)
+        for model in models:
+            self.instrument.check(model)
+        return models
 
     def do(self, label: str = "", *, keep: bool = False) -> "Result":
-        """Measure, with a bar on stderr (`progress_bar`)."""
+        """Measure the model under the user's own edits, and its control, with a bar on stderr (`progress_bar`)."""
         from streamscope.instruments.contract import title_of
 
         with signs_of_life(label + self.run):
-            model, control = self.models()
-            instrument = self.instrument
-            with self.edited(model):
-                opened = self.open(model)
-                instrument = instrument if control is None else instrument.with_resolved_heads(opened)
-                bar: Any = progress_bar(f"{label}{title_of(model)}", keep=keep and control is None)
-                result = instrument.run(opened, bar)
-            if bar.interrupted:
-                note = "; ".join(bar.interrupted)
-                tables = {name: replace(x, title=f"{x.title}; {note}") for name, x in result.tables.items()}
-                result = replace(result, tables=tables, about={**result.about, "interrupted": note})
+            model, *controls = self.models()
+            instrument, about = self.instrument, dict[str, Any]()
+            edits: Any = nullcontext()
             if self.edits:
-                from streamscope.models.hooks.controls import about_edits
+                from streamscope.models.hooks import edit
+                from streamscope.models.hooks.controls import about_edits, user_edits
 
-                result = replace(result, about={**result.about, "edits": about_edits(self.edits)})
-            if control is None:
+                about["edits"] = about_edits(self.edits)
+                edits = edit(model, user_edits(model, self.edits), must_fire=self.work is None)  # or all is done
+            try:
+                with edits:
+                    opened = instrument.open(model, *self.data)
+                    opened.work = self.work and self.work / self.task
+                    instrument = instrument.with_resolved_heads(opened) if controls else instrument
+                    bar: Any = progress_bar(f"{label}{title_of(model)}", keep=keep and not controls)
+                    result = instrument.run(opened, bar)
+            except InputError as error:
+                if self.edits and "finite" in str(error):
+                    raise InputError(f"{error}; this is under --edit {' '.join(self.edits)}") from error
+                raise
+            if bar.interrupted:
+                note = about["interrupted"] = "; ".join(bar.interrupted)
+                tables = {name: replace(x, title=f"{x.title}; {note}") for name, x in result.tables.items()}
+                result = replace(result, tables=tables)
+            result = replace(result, about={**result.about, **about})
+            if not controls:
                 return result
             from streamscope.instruments.pool_results import compare
 
-            like = self.open(control, opened)
-            return compare(result, instrument.run(like, progress_bar(f"{label}{title_of(control)}, control")))
+            like = instrument.open(controls[0], *self.data, like=opened)
+            like.work = self.work and self.work / f"{self.task}-control"
+            bar = progress_bar(f"{label}{title_of(controls[0])}, control")
+            return compare(result, instrument.run(like, bar))
 
 
 def measure(instrument: "Instrument", data: Sequence[Any], options: Arguments, command: Sequence[str]) -> None:
     """Open every run, measure, print, write. What cannot be written or measured is refused before the work."""
-    from streamscope.cli.locks import locked
     from streamscope.cli.provenance import check_device
     from streamscope.instruments.figures import check_figure
     from streamscope.models.run_names import runs_of
@@ -261,26 +255,30 @@ def measure(instrument: "Instrument", data: Sequence[Any], options: Arguments, c
         raise InputError("--launch needs --out: workers meet in a folder next to it")
     for spec in options.edit:
         edit_file(spec)
-    if options.out is None or options.launch == "worker":
-        return _measure(instrument, data, options, command)
-    parts = _parts(options.out)
+    parts = options.out and options.out.with_name(f".{options.out.name}.parts")
+    if parts is None or options.launch == "worker":
+        return _measure(instrument, data, options, command, parts)
+    from streamscope.cli.locks import locked
+
     refusal = f"another command is writing {options.out}: wait for it to end, or give another --out"
     try:
         with locked(parts / "lock", refusal):
-            _measure(instrument, data, options, command)
+            _measure(instrument, data, options, command, parts)
             shutil.rmtree(parts, ignore_errors=True)
     finally:
         with suppress(OSError):  # not empty: unfinished work, which the same command continues
             parts.rmdir()
 
 
-def _measure(instrument: "Instrument", data: Sequence[Any], options: Arguments, command: Sequence[str]) -> None:
-    """`measure` once it is known that nobody else writes there."""
+def _measure(
+    instrument: "Instrument", data: Sequence[Any], options: Arguments, command: Sequence[str], parts: Path | None
+) -> None:
+    """`measure` once it is known that nobody else writes there; `parts` keeps results until all are there."""
     from streamscope.cli.provenance import pick_device, provenance
     from streamscope.instruments.pool_results import pool_results
     from streamscope.models.run_names import run_folder, runs_of
 
-    if data and all(spec.alone for spec in data) and not options.run and options.control is None:
+    if data and all(map(attrgetter("alone"), data)) and not options.run and options.control is None:
         for option, is_given in (("bos", options.bos != "yes"), ("edit", options.edit)):
             if is_given:
                 line = f"--{option}: {instrument.name} reads files, and no model runs; give it to what made them"
@@ -293,15 +291,18 @@ def _measure(instrument: "Instrument", data: Sequence[Any], options: Arguments, 
     names = runs_of(options.run or instrument.runs)
     device = pick_device(options.device)
     about = {**provenance(device), "dtype": options.dtype, "run": list(names)}  # its code and time are those of now
-    controls = _controls_of(names, [] if options.control is None else runs_of([options.control]))
-    shared: dict[str, Any] = {"device": str(device), "edits": options.edit, "dtype": options.dtype, "bos": options.bos}
-    jobs = [Job(run, control, instrument, data, **shared) for run, control in zip(names, controls, strict=True)]
-    first = {str(run_folder(job.run)).rpartition("@")[0] or job.run: job for job in reversed(jobs)}
-    for job in first.values() if len(jobs) > 1 and options.launch != "worker" else ():
-        job.models()  # what cannot be measured is refused before any is
-    parts = None if options.out is None else _parts(options.out)
+    controls: Sequence[str | None] = [None] if options.control is None else runs_of([options.control])
+    controls = _at_the_same_steps(names, controls) if len(controls) > 1 else [*controls] * len(names)
+    job_of = partial(
+        Job, instrument=instrument, data=data, device=str(device), edits=options.edit, dtype=options.dtype,
+        bos=options.bos, work=parts if instrument.continues else None,
+    )  # fmt: skip
+    jobs = list(map(job_of, names, controls))
+    if len(jobs) > 1 and options.launch != "worker":
+        first = {str(run_folder(job.run)).rpartition("@")[0] or job.run: job for job in reversed(jobs)}
+        for job in first.values():
+            job.models()  # what cannot be measured is refused before any is
     if parts is not None:
-        jobs = [replace(job, work=parts) for job in jobs] if instrument.continues else jobs
         launch(options, command[0], command[1:], logs=parts / "logs")
         if options.launch == "worker":
             by_task = {job.task: job for job in jobs}
@@ -309,25 +310,30 @@ def _measure(instrument: "Instrument", data: Sequence[Any], options: Arguments, 
             work(list(by_task), lambda t: by_task[t].do().save(files[t]), lambda t: files[t].exists(), parts)
             return
     store = None if options.launch == "serial" and (instrument.continues or len(jobs) == 1) else parts
-    labels = [f"{i + 1}/{len(jobs)} " if len(jobs) > 1 else "" for i in range(len(jobs))]
-    results = [_result(job, store, label, alone=len(jobs) == 1) for job, label in zip(jobs, labels, strict=True)]
+    results = []  # of several runs, the one that is interrupted is not kept: else the command would go on
+    for i, job in enumerate(jobs, 1):
+        label = f"{i}/{len(jobs)} " if len(jobs) > 1 else ""
+        results.append(job.do(label, keep=len(jobs) == 1) if store is None else _stored(job, store, label))
     finish(pool_results(results), options.out, about, options.figure)
 
 
 def _inputs(instrument: "Instrument", data: Sequence[Any], options: Arguments) -> list[Path]:
     """The files and folders that options name, also inside FORMAT:PATH, PATH#CATEGORY, PATH*2 + PATH."""
     paths: list[Path] = []
-    values: list[Any] = [options.run, options.control, options.edit, *map(asdict, (instrument, *data))]
-    while values:
-        value = values.pop()
-        if isinstance(value, dict | tuple | list):
-            values += value.values() if isinstance(value, dict) else value
-        elif isinstance(value, str | Path):
-            parts = [str(value), *re.split(r"[*#@]|\s*\+\s*", str(value))]
-            for part in [*parts, *(part.partition(":")[2] for part in parts)]:
-                with suppress(OSError, ValueError):
-                    paths += [Path(part.strip())] if part.strip() and Path(part.strip()).exists() else []
+    for value in _values([options.run, options.control, options.edit, *map(asdict, (instrument, *data))]):
+        parts = [str(value), *re.split(r"[*#@]|\s*\+\s*", str(value))] if isinstance(value, str | Path) else []
+        for part in [*parts, *(part.partition(":")[2] for part in parts)]:
+            with suppress(OSError, ValueError):
+                paths += [Path(part.strip())] if part.strip() and Path(part.strip()).exists() else []
     return paths
+
+
+def _values(options: Any) -> list[Any]:
+    """Options, and what is in them."""
+    values = [options]
+    for value in values:  # grows on the way
+        values += value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
+    return values
 
 
 def finish(result: "Result", out: Path | None, about: Mapping[str, Any], figure: Path | None = None) -> None:
@@ -356,37 +362,10 @@ def finish(result: "Result", out: Path | None, about: Mapping[str, Any], figure:
         raise KeyboardInterrupt
 
 
-def contents(options: Any) -> Iterator[str]:
-    """A sha256 of every corpus and file that options name, as `data`, as a path or as FORMAT:PATH."""
-    from streamscope.cli.disk import sha256
-    from streamscope.text.corpus import open_corpus
-
-    if isinstance(options, Mapping):
-        if isinstance(source := options.get("data"), str):
-            yield open_corpus(source).fingerprint()
-        options = list(options.values())
-    if isinstance(options, list | tuple):
-        for option in options:
-            yield from contents(option)
-    if isinstance(options, str | Path):
-        for path in (str(options), str(options).partition(":")[2]):
-            if os.path.isfile(path):
-                yield sha256(Path(path))
-
-
-def _parts(out: Path) -> Path:
-    return out.with_name(f".{out.name}.parts")
-
-
-def _result(job: Job, store: Path | None, label: str, alone: bool) -> "Result":
-    """What a job measures, or, in `store`, what a worker or an earlier call that was killed did.
-
-    Only a job that is `alone` keeps what it measured before an interruption: else the command would go on.
-    """
+def _stored(job: Job, store: Path, label: str) -> "Result":
+    """What a job measures, or what a worker or an earlier call that was killed did and put into the folder `store`."""
     from streamscope.instruments.result import Result
 
-    if store is None:
-        return job.do(label, keep=alone)
     path = store / f"{job.task}.parquet"
     if path.exists():
         return replace(Result.load(path), figures=job.instrument.figures)
@@ -398,10 +377,8 @@ def _result(job: Job, store: Path | None, label: str, alone: bool) -> "Result":
     return result
 
 
-def _controls_of(names: Sequence[str], controls: Sequence[str]) -> list[str | None]:
-    """The control of each run: none, the one there is, or the snapshot of the same step."""
-    if len(controls) < 2:
-        return [controls[0] if controls else None] * len(names)
+def _at_the_same_steps(names: Sequence[str], controls: Sequence[Any]) -> list[str]:
+    """The control of each snapshot: that of the same step."""
     control_at_step = {name.rpartition("@")[2]: name for name in controls}
     for name in names:
         if name.rpartition("@")[2] not in control_at_step:

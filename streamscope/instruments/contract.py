@@ -24,10 +24,10 @@ import json
 import sys
 import typing
 import warnings
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, astuple, dataclass, field, fields, is_dataclass
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
@@ -185,22 +185,22 @@ class Instrument(ValidatedOptions):
         model = load_for_instruments(model) if isinstance(model, str | Path) else model
         if model is not None or all(type(spec).alone is Data.alone for spec in self.takes):  # no files that need none
             model = readable(model)
-        defaults = {type(default): default for default in self.takes}
-        if strange := [kind_of(spec).__name__ for spec in data if kind_of(spec) not in defaults]:
-            kinds = " and ".join(kind.__name__ for kind in defaults) or "no data"
-            raise InputError(f"{self.name} takes {kinds}, not {strange[0]}")
-        data = tuple(spec.filled(defaults[kind_of(spec)]) if isinstance(spec, Data) else spec for spec in data)
-        data_by_kind = {kind_of(spec): spec for spec in data}
-        if len(data_by_kind) < len(data):
-            raise InputError(f"{self.name}: data of one kind were given twice; give them once")
-        self.check_read(data)
-        for source in data_by_kind.values():
-            if not isinstance(source, Data) and getattr(source, "tokenizer", None) is not None:
-                check_tokenizer(model, source.tokenizer)
+        specs: dict[type[Data], Any] = dict(zip(map(type, self.takes), self.takes, strict=True))
+        given: dict[type[Data], Any] = {}
+        for spec in data:
+            if (kind := kind_of(spec)) not in specs:
+                kinds = " and ".join(kind.__name__ for kind in specs) or "no data"
+                raise InputError(f"{self.name} takes {kinds}, not {kind.__name__}")
+            if kind in given:
+                raise InputError(f"{self.name}: data of one kind were given twice; give them once")
+            if not isinstance(spec, Data) and getattr(spec, "tokenizer", None) is not None:
+                check_tokenizer(model, spec.tokenizer)
+            given[kind] = spec.filled(specs[kind]) if isinstance(spec, Data) else spec
+        self.check_read(given.values())
         if model is not None:
             check_weights(model)
         self.check(model)
-        return Opened(model, [data_by_kind.get(type(default), default) for default in self.takes], like, open_data)
+        return Opened(model, list((specs | given).values()), like, open_data)
 
     def run(self, data: Opened, progress: Progress = iter) -> "Result":
         """`measure` of data that are opened. Warns of hooks on the model that are not of `capture` or `edit`."""
@@ -225,11 +225,14 @@ class Instrument(ValidatedOptions):
             raise TypeError(f"{self.name}: blocks {blocks}, but contrasts of {contrasts}")
         estimates = estimate_all(findings.blocks, findings.contrasts)
         tables = self.tables(findings, estimates)
-        halves = {kind: {"half": x.part} if getattr(x, "part", "") else {} for kind, x in data.items()}
+        sources = {}
+        for kind, source in data.items():
+            half = {"half": source.part} if getattr(source, "part", "") else {}
+            sources[kind.__name__] = source.about() | half
         about = {
             "instrument": self.name,
             "options": json.loads(json.dumps(asdict(self), default=str)),  # the form in which files hold it
-            "data": {kind.__name__: {**x.about(), **halves[kind]} for kind, x in data.items()},
+            "data": sources,
             "model": title_of(data.model),
             "edited_at": list(edited_at(data.model)),
             "hooked_at": list(hooked),
@@ -252,10 +255,10 @@ class Instrument(ValidatedOptions):
 
         Data that equal their defaults, and data that were opened by hand, are let through.
         """
-        defaults = {type(default): default for default in self.takes}
-        data_by_kind = {kind_of(spec): spec for spec in data if isinstance(spec, Data)}
-        for kind, reason in self.unread(defaults | data_by_kind).items():
-            spec = data_by_kind.get(kind)
+        defaults: dict[type[Data], Data] = dict(zip(map(type, self.takes), self.takes, strict=True))
+        given = {kind_of(spec): spec for spec in data if isinstance(spec, Data)}
+        for kind, reason in self.unread(defaults | given).items():
+            spec = given.get(kind)
             if isinstance(spec, Half):
                 raise InputError(f"half {spec.side} of {kind.__name__} has no effect, because {reason}: leave it out")
             for option in fields(spec) if spec is not None else ():
@@ -340,18 +343,19 @@ def instrument(name: str, *takes: Data) -> Callable[[Class], Class]:
         cls.__doc__ = cls.__dict__.get("__doc__") or (home.__doc__ if hasattr(home, "__path__") else None)
         if not (cls.__doc__ or "").strip():  # dataclasses write one of their own
             raise TypeError(f"instrument {name!r} says nothing about itself; write its docstring")
-        if classes := [default.__name__ for default in takes if isinstance(default, type)]:
-            raise TypeError(f"instrument {name!r} takes data with their defaults: {classes[0]}(), not {classes[0]}")
+        if classes := list(filter(inspect.isclass, takes)):
+            kind = classes[0].__name__
+            raise TypeError(f"instrument {name!r} takes data with their defaults: {kind}(), not {kind}")
         instrument_class = dataclass(frozen=True, kw_only=True)(cls)
-        sources: tuple[Any, ...] = (*takes, Arguments)
-        reserved_names = {*dir(Instrument), *(option.name for source in sources for option in fields(source))}
-        if clash := [option.name for option in fields(instrument_class) if option.name in reserved_names]:
-            raise TypeError(f"instrument {name!r}: the option {clash[0]!r} would hide a method or another option")
+        reserved = {*dir(Instrument)}.union(*map(attrgetter("__dataclass_fields__"), (*takes, Arguments)))
+        if clash := reserved.intersection(map(attrgetter("name"), fields(instrument_class))):
+            raise TypeError(f"instrument {name!r}: the option {min(clash)!r} would hide a method or another option")
         if isinstance(instrument_class.runs, str) or isinstance(instrument_class.figures, str):
             raise TypeError(f"instrument {name!r}: runs and figures are tuples")
-        figures = Counter(figure.name for figure in instrument_class.figures)
-        if hidden := [figure for figure, n in figures.items() if n > 1]:
-            raise TypeError(f"instrument {name!r}: two figures are called {hidden[0]!r}, and one would hide the other")
+        figures = list(map(attrgetter("name"), instrument_class.figures))
+        if len(set(figures)) < len(figures):
+            twice = f"two figures are called {max(figures, key=figures.count)!r}, and one would hide the other"
+            raise TypeError(f"instrument {name!r}: {twice}")
         instrument_class.name, instrument_class.takes = name, takes
         REGISTERED[name] = instrument_class
         return instrument_class  # type: ignore[return-value]
@@ -435,9 +439,9 @@ def numerics_of(model: Any) -> dict[str, str | None]:
     import torch
 
     device = weights[0].device.type
-    dtypes = {str(weight.dtype).removeprefix("torch.") for weight in weights}
-    cast = str(torch.get_autocast_dtype(device)).removeprefix("torch.") if torch.is_autocast_enabled(device) else None
-    return {"dtype": ", ".join(sorted(dtypes)), "autocast": cast}
+    dtypes = ", ".join(sorted(set(map(str, map(attrgetter("dtype"), weights)))))
+    cast = str(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else None
+    return {"dtype": dtypes.replace("torch.", ""), "autocast": cast and cast.removeprefix("torch.")}
 
 
 def checkpoint_of(model: Any) -> dict[str, Any]:

@@ -43,14 +43,13 @@ class ValidatedOptions:
     __signature__: ClassVar[Any] = _Signature()
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
-        names = [option.name for option in fields(cls)]  # type: ignore[arg-type]
         for name in kwargs:
-            if name not in names:
+            if name not in cls.__init__.__annotations__:
+                names = [option.name for option in fields(cls)]  # type: ignore[arg-type]
                 raise UnknownOption(str(unknown(f"option of {cls.__name__}", name, names)))
         return super().__new__(cls)
 
-    def __post_init__(self) -> None:
-        check(self)
+    __post_init__ = check
 
     def check_sources(self) -> None:
         """Raise `InputError` for a file that the options name and that is not there; a command asks before its work.
