@@ -27,17 +27,19 @@ from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
+from scipy.sparse import csr_array
 from scipy.special import stdtr
 
 from streamscope.cli.errors import InputError
 from streamscope.cli.terminal import counted
-from streamscope.instruments.stats.bounded import bounded_interval, inside
 from streamscope.instruments.stats.estimators import (
     BOOTSTRAP_CLUSTERS,
     Clusters,
+    bounded_interval,
     clustered_square,
     degrees_of_freedom,
     holm,
+    inside,
     rank_among,
     read_clusters,
     statistic_interval,
@@ -58,6 +60,7 @@ ZERO = "the denominator is 0 in some resamples"
 NOWHERE = "no unit is in all cells of this contrast"
 NUMBERS = ("value", "sd", "low", "high", "p", "p_holm")
 TESTED = ("low", "high", "p", "p_holm")
+MOST_NUMBERS = 10_000_000  # contrasts × units that are estimated at once
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,8 +85,8 @@ class Measure:
     folds share training data (`probes.linear`)."""
     limits: tuple[float, float] | None = None
     """The least and the largest possible value of a cell. The interval of a cell, or of a mean of cells, then holds
-    where values are skewed and stays inside (`stats.bounded`), also over training seeds. All others, and p, are t's;
-    the interval of a difference ends where two such values can be no further apart."""
+    where values are skewed and stays inside (`estimators.bounded_interval`), also over training seeds. All others,
+    and p, are t's; the interval of a difference ends where two such values can be no further apart."""
 
     @property
     def ends(self) -> tuple[float, float]:
@@ -199,26 +202,6 @@ class Contrast:
     tested: bool = True
     own_units: bool = False
 
-    def __post_init__(self) -> None:
-        if clash := sorted({"quantity", *NUMBERS, "n", "clusters"} & set(self.labels)):
-            raise InputError(f"contrast {self.quantity!r}: a label may not be called {clash[0]!r}")
-        if any(";" in reason for reason in (self.missing, self.fixed)):
-            raise InputError(f"contrast {self.quantity!r}: a reason without ';', please")
-        plain = {k: v.item() if hasattr(v, "item") else v for k, v in self.labels.items()}
-        object.__setattr__(self, "labels", plain)
-        object.__setattr__(self, "weights", {int(cell): float(w) for cell, w in self.weights.items()})
-
-    @property
-    def is_level(self) -> bool:
-        """Whether it is a cell or a mean of cells, which lies between the measure's limits, and no difference."""
-        w = list(self.weights.values())
-        return bool(w) and min(w) >= 0 and abs(sum(w) - 1) < 1e-9
-
-    def clip(self, low: float, high: float, ends: tuple[float, float]) -> tuple[float, float]:
-        """The interval inside the values that the contrast can have where every cell lies between these ends."""
-        products = np.outer([w for w in self.weights.values() if w], ends)
-        return max(low, float(products.min(1).sum())), min(high, float(products.max(1).sum()))
-
 
 def head_cells(model: Any) -> pd.DataFrame:
     """A cell for each head of a model: head (L0.H0), layer and index, both from 0."""
@@ -323,112 +306,128 @@ def estimate_all(
     blocks: Mapping[str, Observations], contrasts: Mapping[str, Sequence[Contrast]]
 ) -> dict[str, Estimates]:
     """`estimate` of every block; a family that is named in several blocks is corrected once, over all of them."""
-    estimates = {name: _uncorrected(block, contrasts[name]) for name, block in blocks.items()}
-    labelled = [(name, c) for name, part in estimates.items() for c in part.contrasts]
-    families = [f"{name}:{c.quantity}" if c.family is None else c.family for name, c in labelled]
-    p = [pd.Series(part.frame.get("p", []), dtype=float) for part in estimates.values()]
-    corrected = pd.concat(p, keys=list(estimates)).groupby(families, sort=False).transform(holm) if families else {}
-    for name, part in estimates.items():
-        if len(part.frame):
-            part.frame["p_holm"] = corrected[name]
+    estimates: dict[str, Estimates] = {}
+    families: list[str] = []
+    for name, block in blocks.items():
+        estimates[name] = _uncorrected(block, contrasts[name])
+        families += [f"{name}:{c.quantity}" if c.family is None else c.family for c in contrasts[name]]
+    if families:
+        p = pd.concat([part.frame["p"] for part in estimates.values()], ignore_index=True)
+        corrected, end = p.groupby(families, sort=False).transform(holm).to_numpy(), 0
+        for part in estimates.values():
+            start, end = end, end + len(part.frame)
+            part.frame["p_holm"] = corrected[start:end]
     return estimates
 
 
 def _uncorrected(observed: Observations, contrasts: Sequence[Contrast]) -> Estimates:
     """`estimate`, with p_holm yet to come."""
-    m, present = observed.measure, observed.inside
-    cache: dict[bytes, tuple[np.ndarray, Clusters]] = {}
-    rows: list[dict[str, Any]] = []
+    frame = pd.DataFrame([c.labels for c in contrasts])
+    if len(clash := frame.columns.intersection(["quantity", *NUMBERS, "n", "clusters"])):
+        raise InputError(f"a label of a contrast may not be called {clash[0]!r}")
+    values = {name: np.full(len(contrasts), np.nan) for name in NUMBERS}
+    values |= {name: np.zeros(len(contrasts), int) for name in ("n", "clusters")}
+    present, cluster_labels = observed.inside, observed.units["cluster"]
+    rows_over: dict[tuple[bytes, bool], list[int]] = {}  # contrasts over the same units
+    for i, c in enumerate(contrasts):
+        cells = present[np.fromiter(c.weights, int)]
+        mask = cells.any(0) if c.own_units and cells.any(1).all() else cells.all(0)
+        if c.weights and mask.any():
+            rows_over.setdefault((mask.tobytes(), c.own_units), []).append(i)
+    why = np.full(len(contrasts), NOWHERE, object)
+    for (mask_bytes, own_units), rows in rows_over.items():
+        units = np.flatnonzero(np.frombuffer(mask_bytes, bool))
+        clusters = read_clusters(cluster_labels.iloc[units].to_list(), len(units))
+        step = max(1, MOST_NUMBERS // len(units))
+        for part in (rows[start : start + step] for start in range(0, len(rows), step)):
+            numbers, why[part] = _numbers(observed, [contrasts[i] for i in part], units, clusters, own_units)
+            for name, x in numbers.items():
+                values[name][part] = x
     reasons: Reasons = {}
     for i, c in enumerate(contrasts):
-        cells = np.fromiter(c.weights, int)
-        row: dict[str, Any] = {**c.labels, "quantity": c.quantity, **dict.fromkeys(NUMBERS, np.nan)}
-        rows.append(row)
-        row_reasons = dict.fromkeys(NUMBERS, c.missing) if c.missing else {}
-        inside = np.zeros(present.shape[1], bool)
-        if len(cells) and present[cells].any(1).all():
-            inside = present[cells].any(0) if c.own_units else present[cells].all(0)
-        if not inside.any():
-            row |= {"n": 0, "clusters": 0}
-            reasons |= {(i, name): c.missing or NOWHERE for name in NUMBERS}
-            continue
-        key = inside.tobytes()
-        if key not in cache:
-            unit_indices = np.flatnonzero(inside)
-            labels = observed.units["cluster"].iloc[unit_indices]
-            cache[key] = unit_indices, read_clusters(labels.to_list(), len(unit_indices))
-        unit_indices, clusters = cache[key]
-        size = observed.sizes[np.ix_(cells, unit_indices)]
-        total = np.where(size > 0, observed.total[np.ix_(cells, unit_indices)], 0.0)
-        row["n"] = len(unit_indices)
-        row["clusters"] = int(_counts(size, clusters).min()) if c.own_units else clusters.count
-        if not c.missing:
-            numbers, untested = _numbers(c, total, size, clusters, m)
-            row |= numbers
-            if m.kind == "share" and [*c.weights.values()] == [1.0] and clusters.count > 1:
-                hits = observed.total[cells[0], unit_indices]
-                row["low"], row["high"] = wilson(hits, clusters, m.inflation)
-                row["p"] = np.nan if c.null is None else score_p(hits, c.null, clusters, m.inflation)
-                untested = {}
-            row_reasons = untested
-            if c.null is None or not c.tested:
-                row["p"] = np.nan
-                row_reasons = {name: text for name, text in untested.items() if name != "p"}
-            if c.fixed:
-                row |= dict.fromkeys(("sd", *TESTED), np.nan)
-                row_reasons = dict.fromkeys(("sd", *TESTED), c.fixed)
-        reasons |= {(i, name): text for name, text in row_reasons.items()}
-    return Estimates(pd.DataFrame(rows), reasons, tuple(contrasts))
+        reason, names = c.missing or why[i], NUMBERS
+        if not c.missing and reason != NOWHERE:
+            names = TESTED if reason == SAME and not c.fixed else NUMBERS[1:]
+            is_tested = c.fixed or (c.null is not None and c.tested)
+            reason, names = c.fixed or reason, names if is_tested else [name for name in names if name != "p"]
+        for name in names if reason else ():
+            values[name][i], reasons[i, name] = np.nan, reason
+    frame = frame.assign(quantity=[c.quantity for c in contrasts], **values)
+    return Estimates(frame, reasons, tuple(contrasts))
 
 
-def _counts(size: np.ndarray, clusters: Clusters) -> np.ndarray:
-    """[cells] clusters that each cell of sizes [cells, units] lies in; of several kinds of labels the fewest."""
-    membership = clusters.totals(size)[0] > 0  # [cells, clusters]
-    if clusters.shared is None:
-        return membership.sum(1)
-    return np.array([min(len(np.unique(codes[row])) for codes in clusters.shared.kinds) for row in membership])
+def _weights(contrasts: Sequence[Contrast]) -> tuple[np.ndarray, csr_array]:
+    """The cells of contrasts, ascending, and the weights [contrasts, cells] on them."""
+    entries = np.array([entry for c in contrasts for entry in c.weights.items()], float).reshape(-1, 2)
+    cells, columns = np.unique(entries[:, 0].astype(int), return_inverse=True)
+    starts = np.cumsum([0, *(len(c.weights) for c in contrasts)])
+    return cells, csr_array((entries[:, 1], columns, starts), shape=(len(contrasts), len(cells)))
+
+
+def _reach(weights: csr_array, ends: tuple[float, float]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The least and the largest value of contrasts of cells that lie between `ends`; and whether each is a cell or a
+    mean of cells, which lies between them too, and no difference."""
+    above, below = weights.maximum(0).sum(1), weights.minimum(0).sum(1)
+    low, high = ends
+    with np.errstate(invalid="ignore"):  # no weights on an end that is infinite
+        least = np.where(above > 0, above * low, 0.0) + np.where(below < 0, below * high, 0.0)
+        largest = np.where(above > 0, above * high, 0.0) + np.where(below < 0, below * low, 0.0)
+    return least, largest, (below == 0) & (np.abs(above - 1) < 1e-9)
 
 
 def _numbers(
-    c: Contrast, total: np.ndarray, size: np.ndarray, clusters: Clusters, m: Measure
-) -> tuple[dict[str, float], dict[str, str]]:
-    """Numbers of a contrast from totals and sizes [cells, units], by the formulas of this module; why some lack."""
-    w, own_units = np.fromiter(c.weights.values(), float), c.own_units
+    observed: Observations, contrasts: Sequence[Contrast], units: np.ndarray, clusters: Clusters, own_units: bool
+) -> tuple[dict[str, Any], np.ndarray]:
+    """Numbers of contrasts over the same units by the formulas of this module, an array for each; why some lack."""
+    m, (cells, w), shared = observed.measure, _weights(contrasts), clusters.shared
+    size = observed.sizes[np.ix_(cells, units)]
+    total = np.where(size > 0, observed.total[np.ix_(cells, units)], 0.0)
+    y, n = clusters.totals(total)[0], clusters.totals(size)[0]  # [cells, clusters]
     sums = size.sum(1, keepdims=True)
     ratio = total.sum(1, keepdims=True) / sums
-    row = {"value": float(w @ (m.factor * ratio[:, 0] + m.shift))}
-    counts = _counts(size, clusters) if own_units else np.full(len(w), clusters.count)
-    if counts.min() < 2:
-        return row, dict.fromkeys(("sd", *TESTED), ONE_UNIT)
-    y, n = clusters.totals(total)[0], clusters.totals(size)[0]  # [cells, clusters]
-    parts = w[:, None] * m.factor * (y - ratio * n) / sums
-    by_cluster = row["value"] + parts.sum(0) * n.sum() / n.sum(0) if own_units else w @ (m.factor * y / n + m.shift)
-    row["sd"] = float(by_cluster.std(ddof=1))
-    scale = max(float(np.abs(m.factor * w[:, None] * y / np.where(n > 0, n, 1.0)).max()), abs(row["value"]))
-    if np.ptp(by_cluster) <= max(m.resolution, 8 * np.finfo(float).eps * scale):
-        return row, dict.fromkeys(TESTED, SAME)
+    value = w @ (m.factor * ratio[:, 0] + m.shift)
+    counts, fewest = np.full(len(cells), clusters.count), np.full(len(contrasts), clusters.count)
     if own_units:
-        parts *= np.sqrt(counts / (counts - 1) * (clusters.count - 1) / clusters.count)[:, None]
-    error = float(np.sqrt(m.inflation * clustered_square(parts.sum(0), clusters.shared)))
-    cluster_weights = (np.abs(w)[:, None] * n / sums).sum(0) / np.abs(w).sum()
-    df = float(degrees_of_freedom(cluster_weights, clusters.shared))
-    if error == 0 or not df > 0:
-        return row, dict.fromkeys(TESTED, SAME)
-    if own_units:
-        dfs = np.array([degrees_of_freedom(cell_sizes, clusters.shared) for cell_sizes in n])
-        v = w**2 / dfs
-        df = min(df, float(v.sum() ** 2 / (v**2 / dfs).sum()))
-    t = t_quantile(df)
-    row["low"], row["high"] = row["value"] - t * error, row["value"] + t * error
-    if m.limits is not None and c.is_level:
-        sizes, count = cluster_weights[cluster_weights > 0], int(counts.min())
-        row["low"], row["high"] = bounded_interval(
-            row["value"], error, t, parts.sum(0), count, sizes, m.limits, clusters.shared
-        )
-    row["low"], row["high"] = c.clip(row["low"], row["high"], m.ends)
-    if c.null is not None:
-        row["p"] = float(2 * stdtr(df, -abs(row["value"] - c.null) / error))
-    return row, {}
+        counts = (n > 0).sum(1) if shared is None else np.array(
+            [min(len(np.unique(codes[row])) for codes in shared.kinds) for row in n > 0]
+        )  # fmt: skip
+        fewest = np.minimum.reduceat(counts[w.indices], w.indptr[:-1])
+    numbers = {"value": value, "n": len(units), "clusters": fewest}
+    if clusters.count < 2:
+        return numbers, np.full(len(contrasts), ONE_UNIT, object)
+    with np.errstate(divide="ignore", invalid="ignore"):  # of contrasts without an interval
+        parts = m.factor * (y - ratio * n) / sums
+        if own_units:
+            in_cells = csr_array((np.ones(w.nnz), w.indices, w.indptr), shape=w.shape) @ n
+            by_cluster = value[:, None] + (w @ parts) * in_cells.sum(1, keepdims=True) / in_cells
+            parts *= np.sqrt(counts / (counts - 1) * (clusters.count - 1) / clusters.count)[:, None]
+        else:
+            by_cluster = w @ (m.factor * y / n + m.shift)
+        residuals, magnitude = w @ parts, abs(w)
+        error = np.sqrt(m.inflation * clustered_square(residuals, shared))
+        cluster_weights = magnitude @ (n / sums) / magnitude.sum(1)[:, None]
+        df = degrees_of_freedom(cluster_weights, shared)
+        largest = np.abs(m.factor * y / np.where(n > 0, n, 1.0)).max(1)
+        scale = np.maximum(np.maximum.reduceat(magnitude.data * largest[w.indices], w.indptr[:-1]), np.abs(value))
+        is_same = np.ptp(by_cluster, axis=1) <= np.maximum(m.resolution, 8 * np.finfo(float).eps * scale)
+        is_same |= (error == 0) | ~(df > 0)
+        if own_units:
+            dfs = degrees_of_freedom(n, shared)
+            df = np.fmin(df, (w.power(2) @ (1 / dfs)) ** 2 / (w.power(4) @ dfs**-3.0))
+        t, null = t_quantile(df), np.array([c.null if c.tested else None for c in contrasts], float)
+        low, high = value - t * error, value + t * error
+        least, most, is_level = _reach(w, m.ends)
+        if m.limits is not None and is_level.any():
+            ends = bounded_interval(value, error, t, residuals, fewest, cluster_weights, m.limits, shared)
+            low, high = np.where(is_level, ends, (low, high))
+        low, high, p = np.maximum(low, least), np.minimum(high, most), 2 * stdtr(df, -np.abs(value - null) / error)
+        why = np.where(fewest < 2, ONE_UNIT, np.where(is_same, SAME, "")).astype(object)
+    is_share = (np.diff(w.indptr) == 1) & (w.data[w.indptr[:-1]] == 1) if m.kind == "share" else np.array(False)
+    if is_share.any():
+        hits = total[w.indices[w.indptr[:-1][is_share]]]
+        low[is_share], high[is_share] = wilson(hits, clusters, m.inflation)
+        p[is_share], why[is_share] = score_p(hits, null[is_share], clusters, m.inflation), ""
+    return {**numbers, "sd": by_cluster.std(1, ddof=1), "low": low, "high": high, "p": p}, why
 
 
 def compare(
@@ -496,11 +495,11 @@ def over_seeds(runs: Sequence[Estimates], keys: Sequence[str], measure: Measure)
         replace(c, weights={i: 1.0}, fixed="", missing=c.missing or lost[i]) for i, c in enumerate(first.contrasts)
     ]
     estimates = estimate(observed, contrasts)
-    for i, c in enumerate(first.contrasts):
-        value, low, high = estimates.frame.loc[i, ["value", "low", "high"]]
-        if np.isfinite(measure.ends).any() and c.is_level and not np.isnan(low):
-            low, high = inside((low, high), value, high - value, measure.ends)
-        estimates.frame.loc[i, ["low", "high"]] = c.clip(low, high, measure.ends)
+    value, low, high = (estimates.frame[name].to_numpy() for name in ("value", "low", "high"))
+    least, most, is_level = _reach(_weights(first.contrasts)[1], measure.ends)
+    if np.isfinite(measure.ends).any():
+        low, high = np.where(is_level, inside((low, high), value, high - value, measure.ends), (low, high))
+    estimates.frame["low"], estimates.frame["high"] = np.maximum(low, least), np.minimum(high, most)
     return estimates
 
 

@@ -25,8 +25,14 @@ from streamscope.instruments.observations import (
     over_seeds,
     ranks,
 )
-from streamscope.instruments.stats.bounded import inside
-from streamscope.instruments.stats.estimators import cohens_d, d_columns, d_of_totals, read_clusters, statistic_interval
+from streamscope.instruments.stats.estimators import (
+    cohens_d,
+    d_columns,
+    d_of_totals,
+    inside,
+    read_clusters,
+    statistic_interval,
+)
 from tests.instruments.estimates import NATS, block
 
 
@@ -91,7 +97,6 @@ def test_intervals_stay_inside_the_limits_of_the_measure_and_those_of_difference
     seen = replace(block(y), measure=replace(NATS, limits=(0.0, 1.0)))
     weights = ({0: 1.0}, {1: 1.0}, {0: 0.5, 1: 0.5}, {0: 1.0, 1: -1.0})
     wanted = [Contrast(quantity="q", weights=w) for w in weights]
-    assert [one.is_level for one in wanted] == [True, True, True, False]
     plain, inside = estimate(block(y), wanted).frame, estimate(seen, wanted).frame
     assert plain["high"][0] > 1 > inside["high"][0] > inside["value"][0] and inside["low"][0] < plain["low"][0]
     assert plain["low"][1] < 0 < inside["low"][1] < inside["value"][1] and inside["high"][1] > plain["high"][1]
@@ -129,11 +134,11 @@ def test_the_interval_of_a_skewed_share_by_hand() -> None:
                                                ((-1.0, 1.0), -0.97), ((-np.inf, np.inf), 0.0)])  # fmt: skip
 def test_no_end_lies_beyond_a_limit(limits: tuple[float, float], value: float) -> None:
     for half in (1e-3, 0.1, 1.0, 30.0):
-        low, high = inside((value - half, value + half), value, half, limits)
+        low, high = inside((value - half, value + half), np.float64(value), half, limits)
         assert limits[0] <= low < value < high <= limits[1]
         if limits[0] < value - half and value + half < limits[1]:
             assert (low, high) == (value - half, value + half)
-    assert inside((-0.1, 0.1), 0.0, 0.1, (0.0, 1.0)) == (0.0, 0.1)
+    assert inside((-0.1, 0.1), np.float64(0.0), 0.1, (0.0, 1.0)) == (0.0, 0.1)
 
 
 def test_a_unit_that_is_not_in_a_cell_is_left_out_and_counted() -> None:
@@ -315,9 +320,8 @@ def test_bad_observations_are_refused() -> None:
             replace(block(y), **kwargs)
     with pytest.raises(IndexError):
         estimate(block(y), [Contrast(quantity="q", weights={7: 1.0})])
-    for more, message in (({"labels": {"n": 5}}, "may not be called 'n'"), ({"missing": "a; b"}, "without ';'")):
-        with pytest.raises(InputError, match=message):
-            Contrast(quantity="q", weights={0: 1.0}, **more)
+    with pytest.raises(InputError, match="may not be called 'n'"):
+        estimate(block(y), [Contrast(quantity="q", weights={0: 1.0}, labels={"n": 5})])
 
 
 def test_wide_has_a_row_for_each_key() -> None:

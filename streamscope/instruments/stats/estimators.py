@@ -28,12 +28,14 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
-from scipy.special import ndtr, stdtrit
+from scipy.special import expit, ndtr, stdtrit
 
 from streamscope.cli.errors import InputError
 
 CONFIDENCE = 0.95  # of every interval
 BOOTSTRAP_CLUSTERS = 8  # below this no bootstrap interval of d held 93 % in simulation
+EVEN = 0.8  # clusters are about equal in size where (Σw)²/Σw² is at least this share of their number
+Ends = tuple[np.ndarray, np.ndarray]  # of intervals
 _BATCH_CELLS = 2_000_000  # resampled numbers in memory at once
 
 
@@ -111,20 +113,18 @@ def read_clusters(clusters: ArrayLike | Sequence[tuple] | None, n: int) -> Clust
     labels = clusters if isinstance(clusters, np.ndarray) else np.asarray(pd.Series(clusters, dtype=object))
     if len(labels) != n:
         raise InputError(f"{n} values but {len(labels)} cluster labels")
-    if labels.dtype == object and any(isinstance(label, tuple | list) for label in labels):
-        if len({len(label) if isinstance(label, tuple | list) else 0 for label in labels}) > 1:
+    if labels.dtype == object:
+        kinds = {len(label) if isinstance(label, tuple | list) else 0 for label in labels}
+        if len(kinds) > 1:
             raise InputError("cluster labels must be of equally many kinds for every value")
-        return _crossed(tuple(map(tuple, labels)))
+        if kinds - {0}:
+            return _crossed(tuple(map(tuple, labels)))
     if labels.ndim == 2:
         return _crossed(tuple(map(tuple, labels.tolist())))
     codes = pd.factorize(labels)[0]
-    _none_missing(codes)
+    if missing := int((codes < 0).sum()):
+        raise InputError(f"{missing} cluster labels are missing")
     return Clusters(codes, None, int(codes.max()) + 1 if n else 0)
-
-
-def _none_missing(codes: np.ndarray) -> None:
-    if (codes < 0).any():
-        raise InputError(f"{int((codes < 0).sum())} cluster labels are missing")
 
 
 @lru_cache(maxsize=64)  # one table is summarised for every head, with the same labels
@@ -132,8 +132,8 @@ def _crossed(labels: tuple[tuple, ...]) -> Clusters:
     """`read_clusters` of labels of several kinds."""
     columns = [np.array([*column, None], object)[:-1] for column in zip(*labels, strict=True)]
     kinds = [pd.factorize(column)[0] for column in columns]
-    for kind in kinds:
-        _none_missing(kind)
+    if missing := sum(int((kind < 0).sum()) for kind in kinds):
+        raise InputError(f"{missing} cluster labels are missing")
     codes = pd.MultiIndex.from_arrays(kinds).factorize()[0] if len(kinds) > 1 else kinds[0]
     first = np.unique(codes, return_index=True)[1]
     sizes = np.bincount(codes).astype(float)
@@ -156,17 +156,9 @@ def cluster_codes(clusters: ArrayLike | None, n: int) -> np.ndarray:
 
 def cluster_totals(values: np.ndarray, codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Sums [..., D] of values [..., n] by cluster code, and the counts [D]."""
-    order, starts, counts = _sorted_clusters(codes.tobytes(), codes.dtype.str)
-    return np.add.reduceat(values[..., order], starts, axis=-1), counts.copy()
-
-
-@lru_cache(maxsize=32)  # a table is summarised cell by cell, with the same codes
-def _sorted_clusters(codes: bytes, dtype: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The order [n] by cluster, where each starts [D], and its size [D]."""
-    array = np.frombuffer(codes, dtype)
-    order = np.argsort(array, kind="stable")
-    starts = np.flatnonzero(np.diff(array[order], prepend=-1))
-    return order, starts, np.diff(np.append(starts, len(array))).astype(float)
+    order = np.argsort(codes, kind="stable")
+    starts = np.flatnonzero(np.diff(codes[order], prepend=-1))
+    return np.add.reduceat(values[..., order], starts, axis=-1), np.diff(np.append(starts, len(codes))).astype(float)
 
 
 def ratio_and_error(
@@ -205,9 +197,66 @@ def degrees_of_freedom(counts: np.ndarray, shared: Shared | None = None) -> np.n
     return np.asarray(1 / (np.square(p).sum(-1) + w.sum(-1) ** 2 - np.square(w).sum(-1)))
 
 
-def t_quantile(df: float) -> float:
+def t_quantile(df: ArrayLike) -> np.ndarray:
     """Two-sided Student quantile: the half-width of a 95 % interval in standard errors."""
-    return float(stdtrit(df, 0.5 + CONFIDENCE / 2))
+    return np.asarray(stdtrit(df, 0.5 + CONFIDENCE / 2))
+
+
+# ---- means that have a smallest or largest possible value: shares, probabilities, counts --------------
+# t is symmetric: where values are skewed it covers too little, and it can end beyond the limit. How often each of these
+# holds: docs/guides/measuring.md
+
+
+def bounded_interval(
+    value: np.ndarray, error: np.ndarray, t: np.ndarray, residuals: np.ndarray, clusters: np.ndarray,
+    sizes: np.ndarray, limits: tuple[float, float], shared: Shared | None = None,
+) -> Ends:  # fmt: skip
+    """The intervals of means between `limits`, from their standard errors, quantiles t, residuals e [means, clusters]
+    that sum to 0, numbers of clusters, and the clusters' sizes.
+
+    Hall's interval (1992, Journal of the Royal Statistical Society B 54:221) removes the skewness g of the mean; where
+    it is 0 this is value ± t · error:
+
+        g = Σ e³ / (Σ e²)^{3/2}      U(q) = ((1 + g (q − g/6))^{1/3} − 1) / (g/3)
+        value − U(t) · error   to   value − U(−t) · error
+
+    Of clusters with labels of several kinds (`shared`) g is the largest of those by one kind. Ends beyond a limit, and
+    both of fewer than 8 clusters or unequal ones, where g cannot be estimated, are those of `inside`.
+    """
+    skews = []
+    for e in (residuals, *(cluster_totals(residuals, codes)[0] for codes in (shared.kinds if shared else ()))):
+        skews.append(np.nan_to_num((e**3).sum(-1) / np.square(e).sum(-1) ** 1.5))
+    g = np.take_along_axis(np.array(skews), np.abs(skews).argmax(0)[None], 0)[0]
+    low, high = (
+        value - error * np.where(np.abs(g) < 1e-9, q, (np.cbrt(1 + g * (q - g / 6)) - 1) / (g / 3)) for q in (t, -t)
+    )
+    is_unknown = sizes.sum(-1) ** 2 / np.square(sizes).sum(-1) < EVEN * (sizes > 0).sum(-1)
+    is_unknown |= clusters < BOOTSTRAP_CLUSTERS
+    return inside((np.where(is_unknown, np.nan, low), np.where(is_unknown, np.nan, high)), value, t * error, limits)
+
+
+def inside(ends: Ends, value: np.ndarray, half: np.ndarray, limits: tuple[float, float]) -> Ends:
+    """Intervals whose ends beyond the limits, or NaN, are those on the log-odds scale (the delta method).
+
+    y(value) ± y'(value) · half carried back, y = log((x − a)/(b − x)) between the limits a and b, `half` the half-width
+    of t. Without b it is log(x − a), without both x itself. A value at a limit has its end there.
+    """
+    a, b = limits
+    below, above = value - a, b - value  # infinite without a limit
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        step = half * (1 / below + 1 / above)
+        if np.isfinite(b - a):
+            low, high = (a + (b - a) * expit(np.log(below) - np.log(above) + side) for side in (-step, step))
+        elif np.isfinite(a):
+            low, high = a + below * np.exp(-step), a + below * np.exp(step)
+        elif np.isfinite(b):
+            low, high = b - above * np.exp(step), b - above * np.exp(-step)
+        else:
+            low, high = value - half, value + half
+    is_between = (a < value) & (value < b)
+    low = np.where(is_between, low, np.maximum(a, value - half))
+    high = np.where(is_between, high, np.minimum(b, value + half))
+    return np.where(ends[0] >= a, ends[0], low), np.where(ends[1] <= b, ends[1], high)
 
 
 def expanded_level(d: int) -> float:
