@@ -108,14 +108,16 @@ class Observations:
     units: pd.DataFrame
     total: np.ndarray
     size: np.ndarray | float
+    sizes: np.ndarray = field(init=False)
+    """[cells, units]"""
+    inside: np.ndarray = field(init=False)
+    """[cells, units] whether the unit is in the cell."""
 
     def __post_init__(self) -> None:
         shape = (len(self.cells), len(self.units))
-        object.__setattr__(self, "total", np.asarray(self.total, float))
-        object.__setattr__(self, "size", np.broadcast_to(np.asarray(self.size, float), shape))
-        size = self.sizes
-        if self.total.shape != shape or not shape[1]:
-            raise InputError(f"{shape[0]} cells, {counted(shape[1], 'unit')}, but totals of shape {self.total.shape}")
+        total, size = np.asarray(self.total, float), np.broadcast_to(np.asarray(self.size, float), shape)
+        if total.shape != shape or not shape[1]:
+            raise InputError(f"{shape[0]} cells, {counted(shape[1], 'unit')}, but totals of shape {total.shape}")
         if missing := {"unit", "cluster"} - set(self.units):
             raise InputError(f"units need the columns unit and cluster, here is no {' and no '.join(sorted(missing))}")
         if clash := {"total", "size"} & set(self.cells):
@@ -125,12 +127,12 @@ class Observations:
         if not (size >= 0).all() or np.isinf(size).any():
             raise InputError(f"{self.measure.name}: sizes must be numbers from 0 up; 0: the unit is not in the cell")
         inside = size > 0
-        if (wrong := inside & ~np.isfinite(self.total)).any():
-            value, count = self.total[wrong][0], f"{wrong.sum()} of {inside.sum()} values"
+        if (wrong := inside & ~np.isfinite(total)).any():
+            value, count = total[wrong][0], f"{wrong.sum()} of {inside.sum()} values"
             raise InputError(f"{self._place(wrong)} is {value}, which is no finite number: {count}")
-        if (wrong := ~inside & ~np.isnan(self.total) & (self.total != 0)).any():
+        if (wrong := ~inside & ~np.isnan(total) & (total != 0)).any():
             raise InputError(f"{self._place(wrong)} has a total, but the size 0, which says that it is not measured")
-        object.__setattr__(self, "total", np.where(inside, self.total, np.nan))
+        self.__dict__.update(total=np.where(inside, total, np.nan), size=size, sizes=size, inside=inside)
 
     def _place(self, mask: np.ndarray) -> str:
         """What is measured in which cell at which unit, of the first in the mask."""
@@ -141,16 +143,6 @@ class Observations:
     def __repr__(self) -> str:
         shape = f"{counted(len(self.cells), 'cell')} × {counted(len(self.units), 'unit')}"
         return f"Observations of {self.measure.name} ({self.measure.unit}): {shape}"
-
-    @property
-    def sizes(self) -> np.ndarray:
-        """[cells, units]"""
-        return np.asarray(self.size)
-
-    @property
-    def inside(self) -> np.ndarray:
-        """[cells, units] whether the unit is in the cell."""
-        return self.sizes > 0
 
     @property
     def values(self) -> np.ndarray:
@@ -256,24 +248,25 @@ class Estimates:
         and q_high; with `null=None` only q, and those of `describe` the first four. n and clusters are the largest of
         the row's.
         """
-        rows: dict[tuple[Any, ...], dict[str, Any]] = {}
-        places: dict[tuple[Any, ...], int] = {}
-        reasons: Reasons = {}
-        for i, (record, c) in enumerate(zip(self.frame.to_dict("records"), self.contrasts, strict=True)):
-            key = tuple(record[name] for name in keys)
-            row = rows.setdefault(key, {**dict(zip(keys, key, strict=True)), "n": 0, "clusters": 0})
-            place = places.setdefault(key, len(places))
-            row["n"], row["clusters"] = max(row["n"], record["n"]), max(row["clusters"], record["clusters"])
-            for name in ("value", *describe) if c.null is None else NUMBERS if c.tested else NUMBERS[:4]:
-                column = c.quantity if name == "value" else f"{c.quantity}_{name}"
-                if column in row:
-                    raise InputError(f"{' and '.join(keys)} do not tell the contrasts {c.quantity!r} apart: add a key")
-                row[column] = record[name]
-                if reason := self.reasons.get((i, name)):
-                    reasons[place, column] = reason
-        counts = ["n", "clusters"]
-        table = pd.DataFrame(list(rows.values()), columns=None if rows else [*keys, *counts])
-        return table[[*(c for c in table if c not in counts), *counts]], reasons
+        frame, reasons = self.frame, Reasons()
+        if frame.empty:
+            return pd.DataFrame(columns=[*keys, "n", "clusters"]), reasons
+        row = frame.groupby([*keys] or np.zeros(len(frame)), sort=False, dropna=False).ngroup()
+        described = ("value", *describe)
+        names = [described if c.null is None else NUMBERS if c.tested else NUMBERS[:4] for c in self.contrasts]
+        columns: dict[str, pd.Series] = {}
+        for quantity, part in frame.groupby("quantity", sort=False):
+            if row[part.index].duplicated().any():
+                raise InputError(f"{' and '.join(keys)} do not tell the contrasts {quantity!r} apart: add a key")
+            for name in NUMBERS:
+                if shown := [i for i in part.index if name in names[i]]:
+                    column = f"{quantity}_{name}".removesuffix("_value")
+                    columns[column] = pd.Series(frame.loc[shown, name].to_numpy(), index=row[shown])
+        for (i, name), reason in self.reasons.items():
+            if name in names[i]:
+                reasons[int(row[i]), f"{self.contrasts[i].quantity}_{name}".removesuffix("_value")] = reason
+        labels = frame.loc[~row.duplicated(), [*keys]].reset_index(drop=True).infer_objects()
+        return pd.concat([labels, pd.DataFrame(columns), frame.groupby(row)[["n", "clusters"]].max()], axis=1), reasons
 
 
 def joined(parts: Sequence[Estimates], keys: Sequence[str], columns: Iterable[Any]) -> tuple[pd.DataFrame, Reasons]:
@@ -325,8 +318,8 @@ def _uncorrected(observed: Observations, contrasts: Sequence[Contrast]) -> Estim
     frame = pd.DataFrame([c.labels for c in contrasts])
     if len(clash := frame.columns.intersection(["quantity", *NUMBERS, "n", "clusters"])):
         raise InputError(f"a label of a contrast may not be called {clash[0]!r}")
-    values = {name: np.full(len(contrasts), np.nan) for name in NUMBERS}
-    values |= {name: np.zeros(len(contrasts), int) for name in ("n", "clusters")}
+    values = dict(zip(NUMBERS, np.full((len(NUMBERS), len(contrasts)), np.nan), strict=True))
+    values |= dict(zip(("n", "clusters"), np.zeros((2, len(contrasts)), int), strict=True))
     present, cluster_labels = observed.inside, observed.units["cluster"]
     rows_over: dict[tuple[bytes, bool], list[int]] = {}  # contrasts over the same units
     for i, c in enumerate(contrasts):
@@ -339,29 +332,35 @@ def _uncorrected(observed: Observations, contrasts: Sequence[Contrast]) -> Estim
         units = np.flatnonzero(np.frombuffer(mask_bytes, bool))
         clusters = read_clusters(cluster_labels.iloc[units].to_list(), len(units))
         step = max(1, MOST_NUMBERS // len(units))
-        for part in (rows[start : start + step] for start in range(0, len(rows), step)):
+        for start in range(0, len(rows), step):
+            part = rows[start : start + step]
             numbers, why[part] = _numbers(observed, [contrasts[i] for i in part], units, clusters, own_units)
             for name, x in numbers.items():
                 values[name][part] = x
     reasons: Reasons = {}
     for i, c in enumerate(contrasts):
-        reason, names = c.missing or why[i], NUMBERS
+        reason, names, with_p = c.missing or why[i], NUMBERS, True
         if not c.missing and reason != NOWHERE:
             names = TESTED if reason == SAME and not c.fixed else NUMBERS[1:]
-            is_tested = c.fixed or (c.null is not None and c.tested)
-            reason, names = c.fixed or reason, names if is_tested else [name for name in names if name != "p"]
+            reason, with_p = c.fixed or reason, bool(c.fixed) or (c.null is not None and c.tested)
         for name in names if reason else ():
-            values[name][i], reasons[i, name] = np.nan, reason
+            if name != "p" or with_p:
+                values[name][i], reasons[i, name] = np.nan, reason
     frame = frame.assign(quantity=[c.quantity for c in contrasts], **values)
     return Estimates(frame, reasons, tuple(contrasts))
 
 
 def _weights(contrasts: Sequence[Contrast]) -> tuple[np.ndarray, csr_array]:
     """The cells of contrasts, ascending, and the weights [contrasts, cells] on them."""
-    entries = np.array([entry for c in contrasts for entry in c.weights.items()], float).reshape(-1, 2)
-    cells, columns = np.unique(entries[:, 0].astype(int), return_inverse=True)
-    starts = np.cumsum([0, *(len(c.weights) for c in contrasts)])
-    return cells, csr_array((entries[:, 1], columns, starts), shape=(len(contrasts), len(cells)))
+    on_cells: list[int] = []
+    data: list[float] = []
+    starts = [0]
+    for c in contrasts:
+        on_cells += c.weights
+        data += c.weights.values()
+        starts.append(len(data))
+    cells, columns = np.unique(np.array(on_cells, int), return_inverse=True)
+    return cells, csr_array((np.array(data, float), columns, starts), shape=(len(contrasts), len(cells)))
 
 
 def _reach(weights: csr_array, ends: tuple[float, float]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -382,7 +381,7 @@ def _numbers(
     m, (cells, w), shared = observed.measure, _weights(contrasts), clusters.shared
     size = observed.sizes[np.ix_(cells, units)]
     total = np.where(size > 0, observed.total[np.ix_(cells, units)], 0.0)
-    y, n = clusters.totals(total)[0], clusters.totals(size)[0]  # [cells, clusters]
+    y, n = clusters.totals(np.stack([total, size]))[0]  # [cells, clusters]
     sums = size.sum(1, keepdims=True)
     ratio = total.sum(1, keepdims=True) / sums
     value = w @ (m.factor * ratio[:, 0] + m.shift)
@@ -415,12 +414,12 @@ def _numbers(
             dfs = degrees_of_freedom(n, shared)
             df = np.fmin(df, (w.power(2) @ (1 / dfs)) ** 2 / (w.power(4) @ dfs**-3.0))
         t, null = t_quantile(df), np.array([c.null if c.tested else None for c in contrasts], float)
-        low, high = value - t * error, value + t * error
         least, most, is_level = _reach(w, m.ends)
+        ends = value + np.array([-t, t]) * error
         if m.limits is not None and is_level.any():
-            ends = bounded_interval(value, error, t, residuals, fewest, cluster_weights, m.limits, shared)
-            low, high = np.where(is_level, ends, (low, high))
-        low, high, p = np.maximum(low, least), np.minimum(high, most), 2 * stdtr(df, -np.abs(value - null) / error)
+            bounded = bounded_interval(value, error, t, residuals, fewest, cluster_weights, m.limits, shared)
+            ends = np.where(is_level, bounded, ends)
+        (low, high), p = np.clip(ends, least, most), 2 * stdtr(df, -np.abs(value - null) / error)
         why = np.where(fewest < 2, ONE_UNIT, np.where(is_same, SAME, "")).astype(object)
     is_share = (np.diff(w.indptr) == 1) & (w.data[w.indptr[:-1]] == 1) if m.kind == "share" else np.array(False)
     if is_share.any():
@@ -495,11 +494,10 @@ def over_seeds(runs: Sequence[Estimates], keys: Sequence[str], measure: Measure)
         replace(c, weights={i: 1.0}, fixed="", missing=c.missing or lost[i]) for i, c in enumerate(first.contrasts)
     ]
     estimates = estimate(observed, contrasts)
-    value, low, high = (estimates.frame[name].to_numpy() for name in ("value", "low", "high"))
+    value, *ends = estimates.frame[["value", "low", "high"]].to_numpy().T
     least, most, is_level = _reach(_weights(first.contrasts)[1], measure.ends)
-    if np.isfinite(measure.ends).any():
-        low, high = np.where(is_level, inside((low, high), value, high - value, measure.ends), (low, high))
-    estimates.frame["low"], estimates.frame["high"] = np.maximum(low, least), np.minimum(high, most)
+    ends = np.where(is_level, inside(np.array(ends), value, ends[1] - value, measure.ends), ends)
+    estimates.frame["low"], estimates.frame["high"] = np.clip(ends, least, most)
     return estimates
 
 

@@ -134,11 +134,11 @@ def test_the_interval_of_a_skewed_share_by_hand() -> None:
                                                ((-1.0, 1.0), -0.97), ((-np.inf, np.inf), 0.0)])  # fmt: skip
 def test_no_end_lies_beyond_a_limit(limits: tuple[float, float], value: float) -> None:
     for half in (1e-3, 0.1, 1.0, 30.0):
-        low, high = inside((value - half, value + half), np.float64(value), half, limits)
+        low, high = inside(np.array([value - half, value + half]), np.float64(value), half, limits)
         assert limits[0] <= low < value < high <= limits[1]
         if limits[0] < value - half and value + half < limits[1]:
             assert (low, high) == (value - half, value + half)
-    assert inside((-0.1, 0.1), np.float64(0.0), 0.1, (0.0, 1.0)) == (0.0, 0.1)
+    assert inside(np.array([-0.1, 0.1]), np.float64(0.0), 0.1, (0.0, 1.0)).tolist() == [0.0, 0.1]
 
 
 def test_a_unit_that_is_not_in_a_cell_is_left_out_and_counted() -> None:

@@ -35,7 +35,6 @@ from streamscope.cli.errors import InputError
 CONFIDENCE = 0.95  # of every interval
 BOOTSTRAP_CLUSTERS = 8  # below this no bootstrap interval of d held 93 % in simulation
 EVEN = 0.8  # clusters are about equal in size where (Σw)²/Σw² is at least this share of their number
-Ends = tuple[np.ndarray, np.ndarray]  # of intervals
 _BATCH_CELLS = 2_000_000  # resampled numbers in memory at once
 
 
@@ -210,9 +209,9 @@ def t_quantile(df: ArrayLike) -> np.ndarray:
 def bounded_interval(
     value: np.ndarray, error: np.ndarray, t: np.ndarray, residuals: np.ndarray, clusters: np.ndarray,
     sizes: np.ndarray, limits: tuple[float, float], shared: Shared | None = None,
-) -> Ends:  # fmt: skip
-    """The intervals of means between `limits`, from their standard errors, quantiles t, residuals e [means, clusters]
-    that sum to 0, numbers of clusters, and the clusters' sizes.
+) -> np.ndarray:  # fmt: skip
+    """The intervals [2, means] of means between `limits`, from their standard errors, quantiles t, residuals e
+    [means, clusters] that sum to 0, numbers of clusters, and the clusters' sizes.
 
     Hall's interval (1992, Journal of the Royal Statistical Society B 54:221) removes the skewness g of the mean; where
     it is 0 this is value ± t · error:
@@ -227,36 +226,31 @@ def bounded_interval(
     for e in (residuals, *(cluster_totals(residuals, codes)[0] for codes in (shared.kinds if shared else ()))):
         skews.append(np.nan_to_num((e**3).sum(-1) / np.square(e).sum(-1) ** 1.5))
     g = np.take_along_axis(np.array(skews), np.abs(skews).argmax(0)[None], 0)[0]
-    low, high = (
-        value - error * np.where(np.abs(g) < 1e-9, q, (np.cbrt(1 + g * (q - g / 6)) - 1) / (g / 3)) for q in (t, -t)
-    )
+    q = np.array([t, -t])
+    ends = value - error * np.where(np.abs(g) < 1e-9, q, (np.cbrt(1 + g * (q - g / 6)) - 1) / (g / 3))
     is_unknown = sizes.sum(-1) ** 2 / np.square(sizes).sum(-1) < EVEN * (sizes > 0).sum(-1)
     is_unknown |= clusters < BOOTSTRAP_CLUSTERS
-    return inside((np.where(is_unknown, np.nan, low), np.where(is_unknown, np.nan, high)), value, t * error, limits)
+    return inside(np.where(is_unknown, np.nan, ends), value, t * error, limits)
 
 
-def inside(ends: Ends, value: np.ndarray, half: np.ndarray, limits: tuple[float, float]) -> Ends:
-    """Intervals whose ends beyond the limits, or NaN, are those on the log-odds scale (the delta method).
+def inside(ends: np.ndarray, value: np.ndarray, half: np.ndarray, limits: tuple[float, float]) -> np.ndarray:
+    """Intervals [2, …] whose ends beyond the limits, or NaN, are those on the log-odds scale (the delta method).
 
     y(value) ± y'(value) · half carried back, y = log((x − a)/(b − x)) between the limits a and b, `half` the half-width
     of t. Without b it is log(x − a), without both x itself. A value at a limit has its end there.
     """
-    a, b = limits
+    (a, b), sides = limits, np.array([-half, half])
     below, above = value - a, b - value  # infinite without a limit
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        step = half * (1 / below + 1 / above)
+        steps = sides * (1 / below + 1 / above)
         if np.isfinite(b - a):
-            low, high = (a + (b - a) * expit(np.log(below) - np.log(above) + side) for side in (-step, step))
+            moved = a + (b - a) * expit(np.log(below) - np.log(above) + steps)
         elif np.isfinite(a):
-            low, high = a + below * np.exp(-step), a + below * np.exp(step)
-        elif np.isfinite(b):
-            low, high = b - above * np.exp(step), b - above * np.exp(-step)
+            moved = a + below * np.exp(steps)
         else:
-            low, high = value - half, value + half
-    is_between = (a < value) & (value < b)
-    low = np.where(is_between, low, np.maximum(a, value - half))
-    high = np.where(is_between, high, np.minimum(b, value + half))
-    return np.where(ends[0] >= a, ends[0], low), np.where(ends[1] <= b, ends[1], high)
+            moved = b - above * np.exp(-steps) if np.isfinite(b) else value + sides
+    moved = np.where((a < value) & (value < b), moved, np.clip(value + sides, a, b))
+    return np.where((ends >= a) & (ends <= b), ends, moved)
 
 
 def expanded_level(d: int) -> float:
