@@ -18,8 +18,8 @@ import numpy as np
 import pandas as pd
 
 from streamscope.cli.errors import InputError
-from streamscope.instruments.observations import Contrast, Estimates, Observations, Reasons, bootstrap, ranks
-from streamscope.instruments.stats.estimators import cohens_d, d_columns, d_of_totals
+from streamscope.instruments.observations import Contrast, Estimates, Observations, Reasons, bootstrap
+from streamscope.instruments.stats.estimators import cohens_d, d_columns, d_of_totals, rank_among
 from streamscope.instruments.table import counts, described, number
 from streamscope.models.head_spec import Head
 from streamscope.models.hooks import Edits
@@ -95,16 +95,17 @@ def plan(
     """The edits of a sweep over `groups` × `scales`, with `draws` random other sets of `heads` as controls per group.
     All other sets if these are at most `draws`; none if the group is all heads. `also` are edited too, but are no
     cells."""
-    cells = []
-    for group, g in product(groups, scales):
+    cells, edited, controls = [], list[tuple[tuple[Head, ...], float]](), list[tuple[tuple[Head, ...], float]]()
+    for group, g in product(map(tuple, groups), map(float, scales)):
         possible = draws > 0 and g != 1 and len(group) < len(heads)
         sets = random_sets(heads, group, len(group), draws, seed) if possible else []
-        cells.append((tuple(group), float(g), sets))
-    edited = [(group, g) for group, g, _ in cells] + [(drawn, g) for _, g, sets in cells for drawn in sets]
-    edited += [(tuple(group), float(g)) for group, g in product(also, scales)]
-    index = {pair: i for i, pair in enumerate(dict.fromkeys(edited))}
+        cells.append((group, g, sets))
+        edited.append((group, g))
+        controls += product(sets, [g])
+    distinct = dict.fromkeys([*edited, *controls, *product(map(tuple, also), map(float, scales))])
     # the unedited model at scale 1, bit for bit
-    return Sweep([make(group, g) if g != 1 else {} for group, g in index], cells, index)
+    edits = [make(group, g) if g != 1 else {} for group, g in distinct]
+    return Sweep(edits, cells, dict(zip(distinct, range(len(distinct)), strict=True)))
 
 
 def against_random(
@@ -125,14 +126,19 @@ def beside_draws(
     """The rows of estimates with a `delta` and a `control` (`against_random`), and why cells have no value: control_sd,
     draws, p_rank and p_rank_min of the delta among those of the random sets, and Cohen's d."""
     (frame, missing), values, more = estimates.wide(keys), block.values, []
-    deltas, random = ([c for c in estimates.contrasts if c.quantity == name] for name in ("delta", "control"))
-    for i, (delta, control) in enumerate(zip(deltas, random, strict=True)):
+    deltas = [c for c in estimates.contrasts if c.quantity == "delta"]
+    controls = [c for c in estimates.contrasts if c.quantity == "control"]
+    for i, (delta, control) in enumerate(zip(deltas, controls, strict=True)):
         edited, base = delta.weights
-        drawn = [] if control.missing else [values[cell] - values[base] for cell in control.weights if cell != base]
+        drawn = values[[] if control.missing else [cell for cell in control.weights if cell != base]] - values[base]
         row = {"control_sd": np.nan, "draws": len(drawn), "p_rank": np.nan, "p_rank_min": np.nan}
-        row |= ranks(float(frame["delta"][i]), drawn) if drawn else {}
-        row |= {"control_sd": float(np.std(drawn, ddof=1))} if len(drawn) > 1 else {}
-        missing |= {(i, column): FEW if drawn else control.missing for column, x in row.items() if np.isnan(x)}
+        if len(drawn):
+            row["p_rank"], row["p_rank_min"] = rank_among(float(frame["delta"][i]), drawn)
+        if len(drawn) > 1:
+            row["control_sd"] = float(drawn.std(ddof=1))
+        for column, x in row.items():
+            if np.isnan(x):
+                missing[i, column] = FEW if len(drawn) else control.missing
         more.append(row | (sizes_of_effect(block, [edited, base], i, missing, resamples) if effect_sizes else {}))
     return frame.assign(**pd.DataFrame(more)), missing
 

@@ -40,7 +40,6 @@ from streamscope.instruments.stats.estimators import (
     degrees_of_freedom,
     holm,
     inside,
-    rank_among,
     read_clusters,
     statistic_interval,
     t_quantile,
@@ -554,9 +553,3 @@ def _by_cell(
         return np.asarray(statistic(*cell_columns, axis=axis))
 
     return of_rows, [row for column in columns for row in (column if column.ndim > 1 else [column])]
-
-
-def ranks(value: float, draws: Sequence[float]) -> dict[str, float]:
-    """p_rank and the smallest it can be: how extreme a value is among those of random draws (`stats.estimators`)."""
-    rank = rank_among(value, np.asarray(draws, float))
-    return {"p_rank": rank.p, "p_rank_min": rank.p_min}

@@ -23,7 +23,6 @@ from streamscope.instruments.observations import (
     head_cells,
     joined,
     over_seeds,
-    ranks,
 )
 from streamscope.instruments.stats.estimators import (
     cohens_d,
@@ -380,8 +379,6 @@ def test_bootstrap_of_what_is_no_contrast() -> None:
     rows, why = bootstrap(crossed, [0, 1], lambda y, n, axis: y.sum(axis)[0] / y.sum(axis)[1])
     own, _ = bootstrap(crossed, [0, 1], lambda a, b, axis: a.sum(axis) / b.sum(axis), lambda y, n: [y[0], y[1]])
     assert rows == pytest.approx(own) and rows["low"] < rows["value"] < rows["high"] and not why
-    assert ranks(5.0, [1.0, 2.0, 3.0]) == {"p_rank": 0.5, "p_rank_min": 0.5}
-    assert ranks(2.0, list(np.arange(39.0)))["p_rank_min"] == pytest.approx(2 / 40)
 
 
 def test_cells_are_found_by_their_keys_and_units_chosen() -> None:

@@ -405,7 +405,8 @@ def rank_among(
     """
     x = np.asarray(draws, float)
     n, tied = len(x), 1e-12 * max(abs(observed), float(np.abs(x).max()))
-    above, below = ((1 + int((y >= 0).sum())) / (1 + n) for y in (x - observed + tied, observed - x + tied))
+    above = (1 + int((x - observed >= -tied).sum())) / (1 + n)
+    below = (1 + int((observed - x >= -tied).sum())) / (1 + n)
     if alternative == "greater":
         return Rank(above, 1 / (1 + n))
     return Rank(min(1.0, 2 * min(above, below)), 2 / (1 + n))
