@@ -90,7 +90,7 @@ class Sweep:
 def plan(
     groups: Sequence[Sequence[Head]], scales: Sequence[float], heads: Sequence[Head],
     make: Callable[[Sequence[Head], float], Edits], *, draws: int = 39, seed: int = 0,
-    also: Sequence[Sequence[Head]] = (),
+    also: Iterable[Sequence[Head]] = (),
 ) -> Sweep:  # fmt: skip
     """The edits of a sweep over `groups` × `scales`, with `draws` random other sets of `heads` as controls per group.
     All other sets if these are at most `draws`; none if the group is all heads. `also` are edited too, but are no
@@ -112,10 +112,10 @@ def against_random(
     edited: int, base: int, drawn: Sequence[int], labels: Mapping[str, Any], missing: str, family: str | None = None
 ) -> list[Contrast]:
     """`control`, the mean change of the cells of random sets, and `above`, the change of the edited cell beyond it."""
-    share = {i: 1 / len(drawn) for i in drawn}
-    beyond = {edited: 1.0, **{i: -w for i, w in share.items()}}
+    share = 1 / max(1, len(drawn))
+    of_drawn, beyond = {**dict.fromkeys(drawn, share), base: -1.0}, {edited: 1.0, **dict.fromkeys(drawn, -share)}
     return [
-        Contrast(quantity="control", weights={**share, base: -1.0}, labels=labels, null=None, missing=missing),
+        Contrast(quantity="control", weights=of_drawn, labels=labels, null=None, missing=missing),
         Contrast(quantity="above", weights=beyond, labels=labels, missing=missing, family=family),
     ]
 
@@ -171,20 +171,18 @@ def sizes_of_effect(
     for missing values go into `missing` of the row; without a delta all are missing."""
     inside = block.inside[list(cells)].all(0)
     x1, x0 = block.total[list(cells)][:, inside] / block.sizes[list(cells)][:, inside]
-    out = dict.fromkeys(("d", "d_low", "d_high", "d_z"), np.nan)
     reason = missing.get((row, "delta"), "")
     if not reason and np.abs(x1 - x0).max() <= block.measure.resolution:
         reason = "no case changed under the edit"
-    reasons = dict.fromkeys(out, reason)
+    out = dict.fromkeys(("d", "d_low", "d_high", "d_z"), np.nan)
+    reasons = dict.fromkeys(out, reason or "values without spread")
     if not reason:
         out |= {"d": cohens_d(x1, x0, "pooled"), "d_z": cohens_d(x1, x0, "d_z")}
         if np.isfinite(out["d"]):
             interval, lost = bootstrap(block, cells, d_of_totals, d_columns, resamples=resamples)
             for end in ("low", "high"):
                 out[f"d_{end}"], reasons[f"d_{end}"] = interval[end], lost.get(end, "")
-    for column, value in out.items():
-        if np.isnan(value):
-            missing[row, column] = reasons[column] or "values without spread"
+    missing |= {(row, column): reasons[column] for column, value in out.items() if np.isnan(value)}
     return out
 
 

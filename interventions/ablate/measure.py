@@ -52,7 +52,9 @@ def observe(options: Ablate, model: Any, data: Opened, progress: Progress) -> In
     groups: Sequence[Sequence[Head]] = (
         [heads] if options.together else controls.head_sets(heads, options.size, options.sets, options.seed)
     )
-    scales, name = tuple(dict.fromkeys(float(g) for g in options.scale)), title_of(model)
+    alone = dict.fromkeys([(head,) for group in groups if len(group) > 1 for head in group])
+    draws: dict[str, int] = {"draws": options.draws, "seed": options.seed}
+    scales, name = tuple(dict.fromkeys(map(float, options.scale))), title_of(model)
     measurements, start, note = InstrumentData(about={"title": {}}), time.monotonic(), ""
     sweeps: dict[str, tuple[controls.Sweep, str]] = {}
     if "loss" in options.measures:
@@ -83,7 +85,7 @@ def observe(options: Ablate, model: Any, data: Opened, progress: Progress) -> In
                 selection = f"--budget {options.budget}: {selection}"
                 selection += f"; controls are drawn from the {len(pool)} measured heads" if options.draws else ""
                 measurements.about["head_selection"], note = selection, f"; {selection}"
-        sweep = sweep_of(options, model, groups, scales, make, pool)
+        sweep = controls.plan(groups, scales, pool, make, **draws, also=alone)
         losses = document_losses(model, documents.shards, sweep.edits, **documents.limits, progress=progress)
         measurements.blocks |= losses.blocks(cells_of(sweep), documents.units(), loss=NATS, percent=PERCENT)
         measurements.contrasts["percent"] = [
@@ -96,7 +98,8 @@ def observe(options: Ablate, model: Any, data: Opened, progress: Progress) -> In
         sweeps["loss"] = sweep, f"{name}: loss {baseline:.4f} nats/token; {of_documents}; "
     if prompts:
         opened = data[Prompts]
-        sweep = sweep_of(options, model, groups, scales, _maker(options, model, opened.aligned.tokens))
+        make = _maker(options, model, opened.aligned.tokens)
+        sweep = controls.plan(groups, scales, every_head(model), make, **draws, also=alone)
         by_measure = observe_prompts(model, prompts, sweep.edits, opened.aligned, opened.tokenizer, progress=progress)
         for measure, observed in by_measure.items():
             units = observed.cases.rename(columns={"id": "unit"})
@@ -190,17 +193,6 @@ def _maker(options: Ablate, model: Any, reference_rows: Iterable[Sequence[int]])
         means = mean_outputs(model, reference_rows)
         return lambda heads, g: replace_heads(heads, means, g)
     return partial(resample_heads, seed=options.seed) if options.method == "resample" else scale_heads
-
-
-def sweep_of(
-    options: Ablate, model: Any, groups: Sequence[Sequence[Head]], scales: Sequence[float], make: MakeEdits,
-    pool: Sequence[Head] | None = None,
-) -> controls.Sweep:  # fmt: skip
-    """Every group at every scale, random other sets of as many heads of `pool` (default: all) for each, and the heads
-    of sets alone."""
-    alone = dict.fromkeys([(head,) for group in groups if len(group) > 1 for head in group])
-    pool = pool or every_head(model)
-    return controls.plan(groups, scales, pool, make, draws=options.draws, seed=options.seed, also=list(alone))
 
 
 def labels(heads: Sequence[Head], g: float) -> dict[str, Any]:

@@ -36,6 +36,7 @@ from streamscope.instruments.stats.estimators import (
     BOOTSTRAP_CLUSTERS,
     Clusters,
     bounded_interval,
+    cluster_totals,
     clustered_square,
     degrees_of_freedom,
     holm,
@@ -349,8 +350,12 @@ def _uncorrected(observed: Observations, contrasts: Sequence[Contrast]) -> Estim
     return Estimates(frame, reasons, tuple(contrasts))
 
 
-def _weights(contrasts: Sequence[Contrast]) -> tuple[np.ndarray, csr_array]:
-    """The cells of contrasts, ascending, and the weights [contrasts, cells] on them."""
+def _weights(
+    contrasts: Sequence[Contrast], ends: tuple[float, float]
+) -> tuple[np.ndarray, csr_array, np.ndarray, np.ndarray]:
+    """The cells of contrasts, ascending; the weights [contrasts, cells] on them; the least and the largest value
+    [2, contrasts] that each can have where every cell lies between `ends`; and whether each is a cell or a mean of
+    cells, which lies between them too, and no difference."""
     on_cells: list[int] = []
     data: list[float] = []
     starts = [0]
@@ -359,28 +364,23 @@ def _weights(contrasts: Sequence[Contrast]) -> tuple[np.ndarray, csr_array]:
         data += c.weights.values()
         starts.append(len(data))
     cells, columns = np.unique(np.array(on_cells, int), return_inverse=True)
-    return cells, csr_array((np.array(data, float), columns, starts), shape=(len(contrasts), len(cells)))
-
-
-def _reach(weights: csr_array, ends: tuple[float, float]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The least and the largest value of contrasts of cells that lie between `ends`; and whether each is a cell or a
-    mean of cells, which lies between them too, and no difference."""
+    weights = csr_array((np.array(data, float), columns, starts), shape=(len(contrasts), len(cells)))
     above, below = weights.maximum(0).sum(1), weights.minimum(0).sum(1)
-    low, high = ends
+    low_high = np.array(ends)[:, None]
     with np.errstate(invalid="ignore"):  # no weights on an end that is infinite
-        least = np.where(above > 0, above * low, 0.0) + np.where(below < 0, below * high, 0.0)
-        largest = np.where(above > 0, above * high, 0.0) + np.where(below < 0, below * low, 0.0)
-    return least, largest, (below == 0) & (np.abs(above - 1) < 1e-9)
+        reach = np.where(above > 0, above * low_high, 0.0) + np.where(below < 0, below * low_high[::-1], 0.0)
+    return cells, weights, reach, (below == 0) & (np.abs(above - 1) < 1e-9)
 
 
 def _numbers(
     observed: Observations, contrasts: Sequence[Contrast], units: np.ndarray, clusters: Clusters, own_units: bool
 ) -> tuple[dict[str, Any], np.ndarray]:
     """Numbers of contrasts over the same units by the formulas of this module, an array for each; why some lack."""
-    m, (cells, w), shared = observed.measure, _weights(contrasts), clusters.shared
+    m, shared = observed.measure, clusters.shared
+    cells, w, reach, is_level = _weights(contrasts, m.ends)
     size = observed.sizes[np.ix_(cells, units)]
     total = np.where(size > 0, observed.total[np.ix_(cells, units)], 0.0)
-    y, n = clusters.totals(np.stack([total, size]))[0]  # [cells, clusters]
+    y, n = cluster_totals(np.stack([total, size]), clusters.codes)[0]  # [cells, clusters]
     sums = size.sum(1, keepdims=True)
     ratio = total.sum(1, keepdims=True) / sums
     value = w @ (m.factor * ratio[:, 0] + m.shift)
@@ -413,12 +413,11 @@ def _numbers(
             dfs = degrees_of_freedom(n, shared)
             df = np.fmin(df, (w.power(2) @ (1 / dfs)) ** 2 / (w.power(4) @ dfs**-3.0))
         t, null = t_quantile(df), np.array([c.null if c.tested else None for c in contrasts], float)
-        least, most, is_level = _reach(w, m.ends)
         ends = value + np.array([-t, t]) * error
         if m.limits is not None and is_level.any():
             bounded = bounded_interval(value, error, t, residuals, fewest, cluster_weights, m.limits, shared)
             ends = np.where(is_level, bounded, ends)
-        (low, high), p = np.clip(ends, least, most), 2 * stdtr(df, -np.abs(value - null) / error)
+        (low, high), p = np.clip(ends, *reach), 2 * stdtr(df, -np.abs(value - null) / error)
         why = np.where(fewest < 2, ONE_UNIT, np.where(is_same, SAME, "")).astype(object)
     is_share = (np.diff(w.indptr) == 1) & (w.data[w.indptr[:-1]] == 1) if m.kind == "share" else np.array(False)
     if is_share.any():
@@ -494,9 +493,9 @@ def over_seeds(runs: Sequence[Estimates], keys: Sequence[str], measure: Measure)
     ]
     estimates = estimate(observed, contrasts)
     value, *ends = estimates.frame[["value", "low", "high"]].to_numpy().T
-    least, most, is_level = _reach(_weights(first.contrasts)[1], measure.ends)
+    *_, reach, is_level = _weights(first.contrasts, measure.ends)
     ends = np.where(is_level, inside(np.array(ends), value, ends[1] - value, measure.ends), ends)
-    estimates.frame["low"], estimates.frame["high"] = np.clip(ends, least, most)
+    estimates.frame["low"], estimates.frame["high"] = np.clip(ends, *reach)
     return estimates
 
 
@@ -518,14 +517,13 @@ def bootstrap(
         return row, dict.fromkeys(names, NOWHERE)
     clusters = read_clusters(observed.units["cluster"].iloc[unit_indices].to_list(), len(unit_indices))
     y, n = observed.total[np.ix_(cell_indices, unit_indices)], observed.sizes[np.ix_(cell_indices, unit_indices)]
-    sums = [clusters.totals(np.asarray(column, float))[0] for column in ((y, n) if columns is None else columns(y, n))]
+    summed = (y, n) if columns is None else columns(y, n)
+    sums = [cluster_totals(np.asarray(column, float), clusters.codes)[0] for column in summed]
     row |= {"clusters": clusters.count, "value": float(statistic(*sums, axis=-1))}
     if not np.isfinite(row["value"]):
         return {**row, "value": float("nan")}, dict.fromkeys(names, "the statistic has no value here")
     if clusters.count < BOOTSTRAP_CLUSTERS:
         return row, dict.fromkeys(("low", "high"), f"fewer than {BOOTSTRAP_CLUSTERS} clusters to resample")
-    if clusters.shared is not None:  # its derivatives are by each number of a cluster
-        statistic, sums = _by_cell(statistic, sums)
     low, high = statistic_interval(statistic, *sums, clusters=clusters, resamples=resamples, seed=seed)
     if np.isfinite([low, high]).all():
         return {**row, "low": float(low), "high": float(high)}, {}
@@ -539,17 +537,3 @@ def interval_columns(
     (numbers, reasons), columns = interval, {"value": name, "low": f"{name}_low", "high": f"{name}_high"}
     named = {column: numbers[number] for number, column in columns.items()}
     return named, {columns[number]: reason for number, reason in reasons.items()}
-
-
-def _by_cell(
-    statistic: Callable[..., np.ndarray], columns: Sequence[np.ndarray]
-) -> tuple[Callable[..., np.ndarray], list[np.ndarray]]:
-    """The statistic and its columns, where every cell of a column is a column of its own."""
-    cells = [len(column) if column.ndim > 1 else 0 for column in columns]
-
-    def of_rows(*rows: np.ndarray, axis: int) -> np.ndarray:
-        row_iterator = iter(rows)
-        cell_columns = [np.stack([next(row_iterator) for _ in range(n)]) if n else next(row_iterator) for n in cells]
-        return np.asarray(statistic(*cell_columns, axis=axis))
-
-    return of_rows, [row for column in columns for row in (column if column.ndim > 1 else [column])]

@@ -25,6 +25,7 @@ from streamscope.instruments.observations import (
     over_seeds,
 )
 from streamscope.instruments.stats.estimators import (
+    cluster_totals,
     cohens_d,
     d_columns,
     d_of_totals,
@@ -371,7 +372,7 @@ def test_bootstrap_of_what_is_no_contrast() -> None:
     assert not why and (found["n"], found["clusters"]) == (24, 12)
     assert found["value"] == pytest.approx(cohens_d(x[0], x[1]), abs=1e-12)
     within = read_clusters(labels, 24)
-    totals = [within.totals(one)[0] for one in d_columns(x)]
+    totals = [cluster_totals(one, within.codes)[0] for one in d_columns(x)]
     want = statistic_interval(d_of_totals, *totals, clusters=within, resamples=500, seed=3)
     assert (found["low"], found["high"]) == pytest.approx([float(end) for end in want])
     crossed = block(np.random.default_rng(0).normal(2.0, 1.0, (2, 40)),

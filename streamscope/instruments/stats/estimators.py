@@ -96,10 +96,6 @@ class Clusters:
     shared: Shared | None
     count: int
 
-    def totals(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """`cluster_totals` of values [..., n] by cell."""
-        return cluster_totals(values, self.codes)
-
 
 def read_clusters(clusters: ArrayLike | Sequence[tuple] | None, n: int) -> Clusters:
     """Clusters of n observations from one label each (any hashable), or several: tuples, or an array [n, kinds].
@@ -143,14 +139,6 @@ def _crossed(labels: tuple[tuple, ...]) -> Clusters:
         text = all(isinstance(label, str) for label in column)
         names.append(np.array([str(column[cell]) if text else f"{i}: {kind[cell]}" for cell in first]))
     return Clusters(codes, Shared.of(names, sizes), min(int(kind.max()) + 1 for kind in kinds))
-
-
-def cluster_codes(clusters: ArrayLike | None, n: int) -> np.ndarray:
-    """The codes of `read_clusters`, for statistics of one label per observation: `InputError` for several kinds."""
-    result = read_clusters(clusters, n)
-    if result.shared is not None:
-        raise InputError("this statistic takes one cluster label per value, here are several; give the coarsest")
-    return result.codes
 
 
 def cluster_totals(values: np.ndarray, codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -292,7 +280,7 @@ def cluster_bootstrap(
 def statistic_interval(
     statistic: Callable[..., np.ndarray], *columns: np.ndarray, clusters: Clusters, resamples: int = 5000, seed: int = 0
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Interval of a statistic of totals per cell: `cluster_bootstrap`, or linearised where cells share labels.
+    """Interval of one statistic of totals per cell: `cluster_bootstrap`, or linearised where cells share labels.
 
     Cells that share labels cannot be drawn independently. There θ = g(Σ c_1d, Σ c_2d, …) has θ ± t_df sqrt(Var), Var =
     `clustered_square` of e_d = Σ_k ∂g/∂C_k c_kd with derivatives by central differences (the delta method; e_d sums to
@@ -301,17 +289,18 @@ def statistic_interval(
     shared = clusters.shared
     if shared is None:
         return cluster_bootstrap(statistic, *columns, resamples=resamples, seed=seed)
-    cells = np.broadcast_arrays(*columns)
-    sums, steps = [c.sum(-1, keepdims=True) for c in cells], [1e-6 * np.abs(c).sum(-1, keepdims=True) for c in cells]
-    influence = np.zeros(cells[0].shape)
-    for k, step in enumerate(steps):
-        high_args, low_args = ([*sums[:k], sums[k] + way * step, *sums[k + 1 :]] for way in (1, -1))
-        rise = np.asarray(statistic(*high_args, axis=-1)) - np.asarray(statistic(*low_args, axis=-1))
-        influence += rise[..., None] / np.where(step > 0, 2 * step, 1.0) * cells[k]
-    error = np.sqrt(clustered_square(influence - influence.mean(-1, keepdims=True), shared))
-    half = t_quantile(float(degrees_of_freedom(shared.sizes, shared))) * np.where(error > 0, error, np.nan)
-    centre = np.asarray(statistic(*cells, axis=-1))
-    return np.asarray(centre - half), np.asarray(centre + half)
+    sums, influence = [column.sum(-1, keepdims=True) for column in columns], np.zeros(len(shared.sizes))
+    for k, column in enumerate(columns):
+        for place in np.ndindex(column.shape[:-1]):
+            step = np.zeros_like(sums[k])
+            step[place] = 1e-6 * np.abs(column[place]).sum()
+            rise = statistic(*sums[:k], sums[k] + step, *sums[k + 1 :], axis=-1)
+            rise = rise - statistic(*sums[:k], sums[k] - step, *sums[k + 1 :], axis=-1)
+            influence += rise / (2 * step.sum() or 1.0) * column[place]
+    error = np.sqrt(clustered_square(influence - influence.mean(), shared))
+    half = t_quantile(degrees_of_freedom(shared.sizes, shared)) * np.where(error > 0, error, np.nan)
+    centre = np.asarray(statistic(*columns, axis=-1))
+    return centre - half, centre + half
 
 
 def ratio(totals: np.ndarray, counts: np.ndarray, axis: int = -1) -> np.ndarray:
@@ -358,11 +347,6 @@ def d_of_totals(
         return np.asarray((s1 - s0) / m / np.sqrt(variance))
 
 
-def constant(values: np.ndarray) -> bool:
-    """Whether values differ by no more than float64 rounds numbers of their size."""
-    return bool(np.ptp(values) <= 8 * np.finfo(float).eps * np.abs(values).max())
-
-
 Rank = namedtuple("Rank", ("p", "p_min"))
 """p of a rank, and the smallest it can be; it can reject at α only if p_min ≤ α."""
 
@@ -382,7 +366,10 @@ def sign_flip(
     from scipy import stats
 
     x = np.asarray(differences, float)
-    totals, counts = cluster_totals(x, cluster_codes(clusters, len(x)))
+    cells = read_clusters(clusters, len(x))
+    if cells.shared is not None:
+        raise InputError("this statistic takes one cluster label per value, here are several; give the coarsest")
+    totals, counts = cluster_totals(x, cells.codes)
     moving = totals[totals != 0]
     m = len(moving)
     result = stats.permutation_test(

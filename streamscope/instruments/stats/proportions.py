@@ -9,6 +9,7 @@ from scipy.special import bdtr, ndtr, ndtri, stdtr
 from streamscope.instruments.stats.estimators import (
     CONFIDENCE,
     Clusters,
+    cluster_totals,
     degrees_of_freedom,
     ratio_and_error,
     read_clusters,
@@ -52,7 +53,9 @@ def score_p(hits: np.ndarray, null: ArrayLike, clusters: Clusters | None, inflat
 
 def _worth(hits: np.ndarray, clusters: Clusters | None) -> np.ndarray:
     """n, or n* of clusters."""
-    return np.asarray(hits.shape[-1] if clusters is None else effective_n(*clusters.totals(hits), clusters), float)
+    if clusters is None:
+        return np.asarray(hits.shape[-1], float)
+    return effective_n(*cluster_totals(hits, clusters.codes), clusters)
 
 
 def effective_n(totals: np.ndarray, counts: np.ndarray, clusters: Clusters | None = None) -> np.ndarray:
@@ -92,7 +95,7 @@ def paired_proportions(
         centre, half = p12 - p21, Z * float(np.sqrt((p12 + p21 - (p12 - p21) ** 2) / (n + 2)))
         low, high = max(-1.0, centre - half), min(1.0, centre + half)
     elif (groups := (cluster_index := read_clusters(clusters, n)).count) > 1:
-        shared, (totals, counts) = cluster_index.shared, cluster_index.totals(x - y)
+        shared, (totals, counts) = cluster_index.shared, cluster_totals(x - y, cluster_index.codes)
         error, df = float(ratio_and_error(totals, counts, shared)[1]), float(degrees_of_freedom(counts, shared))
         if shared is None:
             p = sign_flip(x - y, clusters, resamples=resamples, seed=seed)
