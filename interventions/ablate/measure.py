@@ -213,9 +213,7 @@ def contrasts_of(
     """The estimates of every cell, corrected within the measure; `no_effect` gives the reason if heads cannot change
     the measure, else ""."""
     several, out = max([len(heads) for heads, _, _ in sweep.cells]) > 1, []
-    reasons = dict.fromkeys([heads for heads, _ in sweep.index], "")
-    for heads in reasons if no_effect else ():
-        reasons[heads] = no_effect(heads)
+    reasons = {heads: no_effect(heads) if no_effect else "" for heads, _ in sweep.index}
     for heads, g, sets in sweep.cells:
         row, edited, missing = labels(heads, g), 1 + sweep.index[heads, g], reasons[heads]
         drawn = [1 + sweep.index[drawn_heads, g] for drawn_heads in sets if not reasons[drawn_heads]]

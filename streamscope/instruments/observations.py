@@ -339,13 +339,14 @@ def _uncorrected(observed: Observations, contrasts: Sequence[Contrast]) -> Estim
                 values[name][part] = x
     reasons: Reasons = {}
     for i, c in enumerate(contrasts):
-        reason, names, with_p = c.missing or why[i], NUMBERS, True
-        if not c.missing and reason != NOWHERE:
-            names = TESTED if reason == SAME and not c.fixed else NUMBERS[1:]
-            reason, with_p = c.fixed or reason, bool(c.fixed) or (c.null is not None and c.tested)
+        names: Sequence[str] = NUMBERS[1:]
+        if c.missing or why[i] == NOWHERE:
+            reason, names = c.missing or NOWHERE, NUMBERS
+        elif not (reason := c.fixed):
+            is_tested, names = c.null is not None and c.tested, TESTED if why[i] == SAME else names
+            reason, names = why[i], [name for name in names if name != "p" or is_tested]
         for name in names if reason else ():
-            if name != "p" or with_p:
-                values[name][i], reasons[i, name] = np.nan, reason
+            values[name][i], reasons[i, name] = np.nan, reason
     frame = frame.assign(quantity=[c.quantity for c in contrasts], **values)
     return Estimates(frame, reasons, tuple(contrasts))
 

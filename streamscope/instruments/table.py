@@ -376,14 +376,13 @@ class LongTable(Table):
         return pd.concat([batch.to_pandas() for batch in self.batches()], ignore_index=True)
 
     def head(self, n: int = 20) -> Table:
-        parts, budget = [], n
+        parts: list[pa.Table] = []
         for batch in self.batches():
-            parts.append(batch.slice(0, budget).to_pandas())
-            budget -= len(parts[-1])
-            if budget <= 0:
+            parts.append(batch)
+            if sum(map(len, parts)) >= n:
                 break
         shown = f"{self.title}; the first {min(n, len(self)):,} of {len(self):,} rows" if n < len(self) else self.title
-        return Table(pd.concat(parts, ignore_index=True), self.columns, title=shown)
+        return Table(pa.concat_tables(parts).slice(0, n).to_pandas(), self.columns, title=shown)
 
     def rows(self) -> pd.DataFrame:
         return self.head(self.most).frame

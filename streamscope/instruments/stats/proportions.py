@@ -40,13 +40,15 @@ def wilson(hits: np.ndarray, clusters: Clusters | None, inflation: float = 1.0) 
     return np.maximum(0.0, (centre - half) / (1 + z2 / n)), np.minimum(1.0, (centre + half) / (1 + z2 / n))
 
 
-def score_p(hits: np.ndarray, null: ArrayLike, clusters: Clusters | None, inflation: float = 1.0) -> np.ndarray:
+def score_p(
+    hits: np.ndarray, null: np.ndarray | float, clusters: Clusters | None, inflation: float = 1.0
+) -> np.ndarray:
     """p that shares of hits [..., cases] are `null`: 2 Φ(−|p − π| / sqrt(π(1−π)/n*)), below .05 where π is outside
     `wilson`.
 
     1 where π is 0 or 1.
     """
-    error = np.sqrt(null * (1 - np.asarray(null)) * inflation / _worth(hits, clusters))
+    error = np.sqrt(null * (1 - null) * inflation / _worth(hits, clusters))
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(error == 0, 1.0, 2 * ndtr(-np.abs(hits.mean(-1) - null) / error))
 
@@ -102,6 +104,6 @@ def paired_proportions(
         else:
             p = float(2 * stdtr(df, -abs(difference) / error)) if error > 0 else 1.0
         if error != 0:
-            half = t_quantile(df) * error
+            half = float(t_quantile(df)) * error
             low, high = max(-1.0, difference - half), min(1.0, difference + half)
     return ProportionDifference(n, groups, float(x.mean()), float(y.mean()), difference, low, high, p)
