@@ -18,8 +18,8 @@ import numpy as np
 import pandas as pd
 
 from streamscope.cli.errors import InputError
-from streamscope.instruments.observations import Contrast, Estimates, Observations, Reasons, bootstrap, ranks
-from streamscope.instruments.stats.estimators import cohens_d, d_columns, d_of_totals
+from streamscope.instruments.observations import Contrast, Estimates, Observations, Reasons, bootstrap
+from streamscope.instruments.stats.estimators import cohens_d, d_columns, d_of_totals, rank_among
 from streamscope.instruments.table import counts, described, number
 from streamscope.models.head_spec import Head
 from streamscope.models.hooks import Edits
@@ -90,31 +90,32 @@ class Sweep:
 def plan(
     groups: Sequence[Sequence[Head]], scales: Sequence[float], heads: Sequence[Head],
     make: Callable[[Sequence[Head], float], Edits], *, draws: int = 39, seed: int = 0,
-    also: Sequence[Sequence[Head]] = (),
+    also: Iterable[Sequence[Head]] = (),
 ) -> Sweep:  # fmt: skip
     """The edits of a sweep over `groups` × `scales`, with `draws` random other sets of `heads` as controls per group.
     All other sets if these are at most `draws`; none if the group is all heads. `also` are edited too, but are no
     cells."""
-    cells = []
-    for group, g in product(groups, scales):
+    cells, edited, controls = [], list[tuple[tuple[Head, ...], float]](), list[tuple[tuple[Head, ...], float]]()
+    for group, g in product(map(tuple, groups), map(float, scales)):
         possible = draws > 0 and g != 1 and len(group) < len(heads)
         sets = random_sets(heads, group, len(group), draws, seed) if possible else []
-        cells.append((tuple(group), float(g), sets))
-    edited = [(group, g) for group, g, _ in cells] + [(drawn, g) for _, g, sets in cells for drawn in sets]
-    edited += [(tuple(group), float(g)) for group, g in product(also, scales)]
-    index = {pair: i for i, pair in enumerate(dict.fromkeys(edited))}
+        cells.append((group, g, sets))
+        edited.append((group, g))
+        controls += product(sets, [g])
+    distinct = dict.fromkeys([*edited, *controls, *product(map(tuple, also), map(float, scales))])
     # the unedited model at scale 1, bit for bit
-    return Sweep([make(group, g) if g != 1 else {} for group, g in index], cells, index)
+    edits = [make(group, g) if g != 1 else {} for group, g in distinct]
+    return Sweep(edits, cells, dict(zip(distinct, range(len(distinct)), strict=True)))
 
 
 def against_random(
     edited: int, base: int, drawn: Sequence[int], labels: Mapping[str, Any], missing: str, family: str | None = None
 ) -> list[Contrast]:
     """`control`, the mean change of the cells of random sets, and `above`, the change of the edited cell beyond it."""
-    share = {i: 1 / len(drawn) for i in drawn}
-    beyond = {edited: 1.0, **{i: -w for i, w in share.items()}}
+    share = 1 / max(1, len(drawn))
+    of_drawn, beyond = {**dict.fromkeys(drawn, share), base: -1.0}, {edited: 1.0, **dict.fromkeys(drawn, -share)}
     return [
-        Contrast(quantity="control", weights={**share, base: -1.0}, labels=labels, null=None, missing=missing),
+        Contrast(quantity="control", weights=of_drawn, labels=labels, null=None, missing=missing),
         Contrast(quantity="above", weights=beyond, labels=labels, missing=missing, family=family),
     ]
 
@@ -125,14 +126,19 @@ def beside_draws(
     """The rows of estimates with a `delta` and a `control` (`against_random`), and why cells have no value: control_sd,
     draws, p_rank and p_rank_min of the delta among those of the random sets, and Cohen's d."""
     (frame, missing), values, more = estimates.wide(keys), block.values, []
-    deltas, random = ([c for c in estimates.contrasts if c.quantity == name] for name in ("delta", "control"))
-    for i, (delta, control) in enumerate(zip(deltas, random, strict=True)):
+    deltas = [c for c in estimates.contrasts if c.quantity == "delta"]
+    controls = [c for c in estimates.contrasts if c.quantity == "control"]
+    for i, (delta, control) in enumerate(zip(deltas, controls, strict=True)):
         edited, base = delta.weights
-        drawn = [] if control.missing else [values[cell] - values[base] for cell in control.weights if cell != base]
+        drawn = values[[] if control.missing else [cell for cell in control.weights if cell != base]] - values[base]
         row = {"control_sd": np.nan, "draws": len(drawn), "p_rank": np.nan, "p_rank_min": np.nan}
-        row |= ranks(float(frame["delta"][i]), drawn) if drawn else {}
-        row |= {"control_sd": float(np.std(drawn, ddof=1))} if len(drawn) > 1 else {}
-        missing |= {(i, column): FEW if drawn else control.missing for column, x in row.items() if np.isnan(x)}
+        if len(drawn):
+            row["p_rank"], row["p_rank_min"] = rank_among(float(frame["delta"][i]), drawn)
+        if len(drawn) > 1:
+            row["control_sd"] = float(drawn.std(ddof=1))
+        for column, x in row.items():
+            if np.isnan(x):
+                missing[i, column] = FEW if len(drawn) else control.missing
         more.append(row | (sizes_of_effect(block, [edited, base], i, missing, resamples) if effect_sizes else {}))
     return frame.assign(**pd.DataFrame(more)), missing
 
@@ -165,20 +171,18 @@ def sizes_of_effect(
     for missing values go into `missing` of the row; without a delta all are missing."""
     inside = block.inside[list(cells)].all(0)
     x1, x0 = block.total[list(cells)][:, inside] / block.sizes[list(cells)][:, inside]
-    out = dict.fromkeys(("d", "d_low", "d_high", "d_z"), np.nan)
     reason = missing.get((row, "delta"), "")
     if not reason and np.abs(x1 - x0).max() <= block.measure.resolution:
         reason = "no case changed under the edit"
-    reasons = dict.fromkeys(out, reason)
+    out = dict.fromkeys(("d", "d_low", "d_high", "d_z"), np.nan)
+    reasons = dict.fromkeys(out, reason or "values without spread")
     if not reason:
         out |= {"d": cohens_d(x1, x0, "pooled"), "d_z": cohens_d(x1, x0, "d_z")}
         if np.isfinite(out["d"]):
             interval, lost = bootstrap(block, cells, d_of_totals, d_columns, resamples=resamples)
             for end in ("low", "high"):
                 out[f"d_{end}"], reasons[f"d_{end}"] = interval[end], lost.get(end, "")
-    for column, value in out.items():
-        if np.isnan(value):
-            missing[row, column] = reasons[column] or "values without spread"
+    missing |= {(row, column): reasons[column] for column, value in out.items() if np.isnan(value)}
     return out
 
 

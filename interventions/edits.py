@@ -39,7 +39,7 @@ def replace_heads(heads: Iterable[Head], means: Mapping[Head, Tensor], g: float 
     Unlike zero, the mean keeps what is constant in a head's output. `mean_outputs` computes means.
     """
     return {
-        Z.format(layer): partial(_replace, index=index, means=torch.stack([means[Head(layer, h)] for h in index]), g=g)
+        Z.format(layer): partial(_blend, index=index, other=torch.stack([means[Head(layer, h)] for h in index]), g=g)
         for layer, index in heads_by_layer(heads).items()
     }
 
@@ -106,17 +106,14 @@ def scale_axis(x: Tensor, hook: Any, *, index: list[int], g: float, axis: int = 
 
 
 @everywhere
-def _replace(z: Tensor, hook: Any, *, index: list[int], means: Tensor, g: float) -> Tensor:
+def _blend(z: Tensor, hook: Any, *, index: list[int], other: Tensor, g: float) -> Tensor:
     new = z.clone()
-    new[:, :, index] = g * z[:, :, index] + (1 - g) * means.to(z)
+    new[:, :, index] = g * z[:, :, index] + (1 - g) * other.to(z)
     return new
 
 
 def _resample(z: Tensor, hook: Any, *, index: list[int], g: float, seed: int) -> Tensor:
-    donor_rows = donors(z.shape[0], seed).to(z.device)
-    new = z.clone()
-    new[:, :, index] = g * z[:, :, index] + (1 - g) * z[donor_rows][:, :, index]
-    return new
+    return _blend(z, hook, index=index, other=z[donors(z.shape[0], seed).to(z.device)][:, :, index], g=g)
 
 
 @everywhere

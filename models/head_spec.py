@@ -35,18 +35,42 @@ class Head(NamedTuple):
 
 def parse_heads(specs: str | Sequence[str], n_layers: int, n_heads: int, scores: Scores | None = None) -> list[Head]:
     """Parse to heads, sorted and without repetition. Raises `InputError` for a head that the model does not have."""
-    names = [specs] if isinstance(specs, str) else specs
-    return sorted({head for spec in names for head in _one(spec, n_layers, n_heads, scores or {})})
+    every = [Head(layer, head) for layer in range(n_layers) for head in range(n_heads)]
+    chosen, scores = set[Head](), scores or {}
+    for spec in [specs] if isinstance(specs, str) else specs:
+        drawn, ranked = re.fullmatch(r"random(\d+):(\d+)", spec), re.fullmatch(_RANKED, spec)
+        k = int(drawn[1]) if drawn else int(ranked[2]) if ranked else 1
+        if not 1 <= k <= len(every):
+            raise InputError(f"{spec!r} asks for {k} heads, but the model has {len(every)}")
+        if spec == "all":
+            chosen.update(every)
+        elif drawn:
+            chosen.update(random.Random(int(drawn[2])).sample(every, k))
+        elif ranked:
+            if (name := ranked[3]) not in scores:
+                computed = sorted(scores) or ["none: this command computed no scores"]
+                raise unknown(f"head score in {spec!r}", name, computed)
+            sign, score_of = -1.0 if ranked[1] == "top" else 1.0, scores[name]
+            chosen.update(sorted(every, key=lambda head: (sign * score_of[head], head))[:k])
+        else:
+            places = re.fullmatch(r"(?:L(\d+)(?:-(\d+))?|\*)\.?(?:H(\d+)(?:-(\d+))?|\*)", spec)
+            if places is None:
+                forms = "write L5.H4, L4.*, L4-5.H0-2, all, random3:7 or top3:SCORE"
+                raise InputError(f"{spec!r} does not name a head: {forms}")
+            layers = _range(repr(spec), "layer", places[1], places[2], n_layers)
+            heads = _range(repr(spec), "head", places[3], places[4], n_heads)
+            chosen.update([head for head in every if head.layer in layers and head.head in heads])
+    return sorted(chosen)
 
 
 def every_head(model: Any) -> list[Head]:
-    return parse_heads("all", model.config.n_layers, model.config.n_heads)
+    return [Head(layer, head) for layer in range(model.config.n_layers) for head in range(model.config.n_heads)]
 
 
 def score_names(specs: str | Sequence[str]) -> set[str]:
     """The scores by which `specs` rank heads: {"pds"} for top3:pds."""
-    matches = [re.fullmatch(_RANKED, spec) for spec in ([specs] if isinstance(specs, str) else specs)]
-    return {ranked[3] for ranked in matches if ranked}
+    names = [specs] if isinstance(specs, str) else specs
+    return {ranked[3] for spec in names if (ranked := re.fullmatch(_RANKED, spec))}
 
 
 def parse_layers(specs: Sequence[str], n_layers: int, option: str = "--layers") -> list[int]:
@@ -73,29 +97,6 @@ def parse_parts(specs: str | Sequence[str], n_layers: int, parts: Sequence[str],
         layers = _range(repr(spec), "layer", match[1], match[2], n_layers)
         chosen.update((layer, part) for layer in layers for part in names)
     return sorted(chosen, key=lambda pair: (pair[0], list(parts).index(pair[1])))
-
-
-def _one(spec: str, n_layers: int, n_heads: int, scores: Scores) -> list[Head]:
-    every = [Head(layer, head) for layer in range(n_layers) for head in range(n_heads)]
-    if spec == "all":
-        return every
-    drawn, ranked = re.fullmatch(r"random(\d+):(\d+)", spec), re.fullmatch(_RANKED, spec)
-    k = int(drawn[1]) if drawn else int(ranked[2]) if ranked else 1
-    if not 1 <= k <= len(every):
-        raise InputError(f"{spec!r} asks for {k} heads, but the model has {len(every)}")
-    if drawn:
-        return random.Random(int(drawn[2])).sample(every, k)
-    if ranked:
-        if (name := ranked[3]) not in scores:
-            raise unknown(f"head score in {spec!r}", name, sorted(scores) or ["none: this command computed no scores"])
-        sign = -1.0 if ranked[1] == "top" else 1.0
-        return sorted(every, key=lambda head: (sign * scores[name][head], head))[:k]
-    places = re.fullmatch(r"(?:L(\d+)(?:-(\d+))?|\*)\.?(?:H(\d+)(?:-(\d+))?|\*)", spec)
-    if places is None:
-        raise InputError(f"{spec!r} does not name a head: write L5.H4, L4.*, L4-5.H0-2, all, random3:7 or top3:SCORE")
-    layers = _range(repr(spec), "layer", places[1], places[2], n_layers)
-    heads = _range(repr(spec), "head", places[3], places[4], n_heads)
-    return [Head(layer, head) for layer in layers for head in heads]
 
 
 def _range(spec: str, noun: str, first: str | None, last: str | None, n: int) -> range:

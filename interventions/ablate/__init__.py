@@ -95,11 +95,11 @@ class Ablate(Instrument):
             raise InputError("--together scales all heads at once: leave out --size and --sets, or --together")
         if self.sets is not None and self.size == 1:
             raise InputError("--sets draws sets of --size heads; give a --size of 2 or more (single heads: random3:7)")
-        given = [name for name, text in (("--screen", self.screen), ("--budget", self.budget)) if text is not None]
-        if len(given) > 1:
+        if self.screen is not None and self.budget is not None:
             raise InputError("--screen and --budget both choose heads: give one of them")
+        given = "" if self.screen is self.budget else "--budget" if self.screen is None else "--screen"
         if given and (self.together or self.size != 1 or {*self.measures} != {"loss"}):
-            raise InputError(f"{given[0]} is for the loss of single heads: leave out --together, --size and --measures")
+            raise InputError(f"{given} is for the loss of single heads: leave out --together, --size and --measures")
         if self.screen is not None and (self.method != "zero" or self.draws < 3):
             raise InputError("--screen needs --method zero, and --draws of at least 3 random heads to test it")
         self.screened(), self.seconds()

@@ -52,18 +52,14 @@ def observe(options: Ablate, model: Any, data: Opened, progress: Progress) -> In
     groups: Sequence[Sequence[Head]] = (
         [heads] if options.together else controls.head_sets(heads, options.size, options.sets, options.seed)
     )
-    scales, name = tuple(dict.fromkeys(float(g) for g in options.scale)), title_of(model)
+    alone = dict.fromkeys([(head,) for group in groups if len(group) > 1 for head in group])
+    draws: dict[str, int] = {"draws": options.draws, "seed": options.seed}
+    scales, name = tuple(dict.fromkeys(map(float, options.scale))), title_of(model)
     measurements, start, note = InstrumentData(about={"title": {}}), time.monotonic(), ""
-
-    def add(measure: str, sweep: controls.Sweep, title: str, no_effect: Callable[..., str] = lambda heads: "") -> None:
-        measurements.contrasts[measure] = contrasts_of(sweep, measure, no_effect)
-        n = max(len(sets) for _, _, sets in sweep.cells)
-        drawn = f"control: {n} other sets of as many heads" if n else "no controls"
-        measurements.about["title"][measure] = f"{title}{options.method} ablation; {drawn}{note}"
-
+    sweeps: dict[str, tuple[controls.Sweep, str]] = {}
     if "loss" in options.measures:
         documents, pool = data[Documents], every_head(model)
-        make = _maker(options, model, lambda: document_rows(documents.batches()))
+        make = _maker(options, model, document_rows(documents.batches()))
         if options.screen is not None:
             from streamscope.interventions.patch.activations import attribute_heads
 
@@ -89,7 +85,7 @@ def observe(options: Ablate, model: Any, data: Opened, progress: Progress) -> In
                 selection = f"--budget {options.budget}: {selection}"
                 selection += f"; controls are drawn from the {len(pool)} measured heads" if options.draws else ""
                 measurements.about["head_selection"], note = selection, f"; {selection}"
-        sweep = sweep_of(options, model, groups, scales, make, pool)
+        sweep = controls.plan(groups, scales, pool, make, **draws, also=alone)
         losses = document_losses(model, documents.shards, sweep.edits, **documents.limits, progress=progress)
         measurements.blocks |= losses.blocks(cells_of(sweep), documents.units(), loss=NATS, percent=PERCENT)
         measurements.contrasts["percent"] = [
@@ -99,10 +95,11 @@ def observe(options: Ablate, model: Any, data: Opened, progress: Progress) -> In
         ]  # fmt: skip
         baseline, tokens = losses.baseline.sum() / losses.tokens.sum(), int(losses.tokens.sum())
         of_documents = f"{documents.title()}, {counted(tokens, 'token', ',')}"
-        add("loss", sweep, f"{name}: loss {baseline:.4f} nats/token; {of_documents}; ")
+        sweeps["loss"] = sweep, f"{name}: loss {baseline:.4f} nats/token; {of_documents}; "
     if prompts:
         opened = data[Prompts]
-        sweep = sweep_of(options, model, groups, scales, _maker(options, model, lambda: opened.aligned.tokens))
+        make = _maker(options, model, opened.aligned.tokens)
+        sweep = controls.plan(groups, scales, every_head(model), make, **draws, also=alone)
         by_measure = observe_prompts(model, prompts, sweep.edits, opened.aligned, opened.tokenizer, progress=progress)
         for measure, observed in by_measure.items():
             units = observed.cases.rename(columns={"id": "unit"})
@@ -111,8 +108,13 @@ def observe(options: Ablate, model: Any, data: Opened, progress: Progress) -> In
                 units=units.assign(unit=units["unit"].map(opened.unit)),
             )  # fmt: skip
             scored = opened.aligned.scoring() if measure == "coherence" else observed.left_out
-            no_effect = partial(controls.inert_reason, measure, "all", n_layers=model.config.n_layers)
-            add(measure, sweep, f"{name} on {opened.title()}{scored}; {measure}, ", no_effect)
+            sweeps[measure] = sweep, f"{name} on {opened.title()}{scored}; {measure}, "
+    for measure, (sweep, title) in sweeps.items():
+        no_effect = partial(controls.inert_reason, measure, "all", n_layers=model.config.n_layers)
+        measurements.contrasts[measure] = contrasts_of(sweep, measure, no_effect)
+        n = max([len(sets) for _, _, sets in sweep.cells])
+        drawn = f"control: {n} other sets of as many heads" if n else "no controls"
+        measurements.about["title"][measure] = f"{title}{options.method} ablation; {drawn}{note}"
     return measurements
 
 
@@ -186,54 +188,43 @@ def heads_within(
     return n
 
 
-def _maker(options: Ablate, model: Any, reference_rows: Callable[[], Iterable[Sequence[int]]]) -> MakeEdits:
+def _maker(options: Ablate, model: Any, reference_rows: Iterable[Sequence[int]]) -> MakeEdits:
     if options.method == "mean":
-        means = mean_outputs(model, reference_rows())
+        means = mean_outputs(model, reference_rows)
         return lambda heads, g: replace_heads(heads, means, g)
     return partial(resample_heads, seed=options.seed) if options.method == "resample" else scale_heads
-
-
-def sweep_of(
-    options: Ablate, model: Any, groups: Sequence[Sequence[Head]], scales: Sequence[float], make: MakeEdits,
-    pool: Sequence[Head] | None = None,
-) -> controls.Sweep:  # fmt: skip
-    """Every group at every scale, random other sets of as many heads of `pool` (default: all) for each, and the heads
-    of sets alone."""
-    alone = [(head,) for head in dict.fromkeys(h for group in groups if len(group) > 1 for h in group)]
-    pool, random_options = pool or every_head(model), {"draws": options.draws, "seed": options.seed}
-    return controls.plan(groups, scales, pool, make, **random_options, also=alone)
 
 
 def labels(heads: Sequence[Head], g: float) -> dict[str, Any]:
     """Columns that name a cell; layer and index of a set are −1."""
     layer, index = heads[0] if len(heads) == 1 else (-1, -1)
-    return {"head": "+".join(h.label for h in heads), "layer": layer, "index": index, "scale": g}
+    return {"head": "+".join([f"L{h.layer}.H{h.head}" for h in heads]), "layer": layer, "index": index, "scale": g}
 
 
 def cells_of(sweep: controls.Sweep) -> pd.DataFrame:
     """One row for the unedited model, then one per edit with its heads and scale."""
     unedited = {"head": "unedited", "layer": -1, "index": -1, "scale": 1.0}
-    return pd.DataFrame([unedited, *(labels(*pair) for pair in sweep.index)])
+    return pd.DataFrame([unedited, *[labels(*pair) for pair in sweep.index]])
 
 
 def contrasts_of(
-    sweep: controls.Sweep, measure: str, no_effect: Callable[[Sequence[Head]], str] = lambda heads: ""
+    sweep: controls.Sweep, measure: str, no_effect: Callable[[Sequence[Head]], str] | None = None
 ) -> list[Contrast]:
     """The estimates of every cell, corrected within the measure; `no_effect` gives the reason if heads cannot change
     the measure, else ""."""
-    several, out = any(len(heads) > 1 for heads, _, _ in sweep.cells), []
+    several, out = max([len(heads) for heads, _, _ in sweep.cells]) > 1, []
+    reasons = {heads: no_effect(heads) if no_effect else "" for heads, _ in sweep.index}
     for heads, g, sets in sweep.cells:
-        row, edited, missing = labels(heads, g), 1 + sweep.index[heads, g], no_effect(heads)
-        drawn = [1 + sweep.index[drawn_heads, g] for drawn_heads in sets if not no_effect(drawn_heads)]
+        row, edited, missing = labels(heads, g), 1 + sweep.index[heads, g], reasons[heads]
+        drawn = [1 + sweep.index[drawn_heads, g] for drawn_heads in sets if not reasons[drawn_heads]]
         none = missing or (controls.IDENTITY if g == 1 else controls.NO_DRAWS if not drawn else "")
         out += effect_contrasts("edited", {edited: 1.0}, 0, row, missing=missing, family=f"delta of {measure} at {g!r}")
         out += controls.against_random(edited, 0, drawn, row, none, f"above of {measure} at {g!r}")
         if several:
-            able = [head for head in heads if not no_effect([head])]
-            alone = {1 + sweep.index[(head,), g]: 1.0 for head in able}
-            lost = "" if len(able) > 1 else next((reason for h in heads if (reason := no_effect([h]))), "")
-            sums = {**alone, 0: -float(len(able))}
-            beyond = {edited: 1.0, **{i: -1.0 for i in alone}, 0: float(len(able) - 1)}
+            able = [1 + sweep.index[(head,), g] for head in heads if not reasons[head,]]
+            lost = "" if len(able) > 1 else max([reasons[head,] for head in heads])
+            sums = {**dict.fromkeys(able, 1.0), 0: -float(len(able))}
+            beyond = {edited: 1.0, **dict.fromkeys(able, -1.0), 0: float(len(able) - 1)}
             family = f"interaction of {measure} at {g!r}"
             out += [
                 Contrast(quantity="alone", weights=sums, labels=row, null=None, missing=lost),

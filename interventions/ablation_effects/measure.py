@@ -31,7 +31,7 @@ from streamscope.instruments.contract import InstrumentData, Progress, title_of
 from streamscope.instruments.data import Opened, Tasks
 from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations, effect_contrasts
 from streamscope.instruments.result import Result
-from streamscope.instruments.stats.estimators import constant, read_clusters
+from streamscope.instruments.stats.estimators import read_clusters
 from streamscope.instruments.table import Column, Table, counts, described, key, note, number, quantity
 from streamscope.interventions import controls
 from streamscope.interventions.ablation_effects import AblationEffects
@@ -165,7 +165,8 @@ def ratio_of_changes(
         of_control = observations.estimate(joint, [Contrast(quantity="control", weights={1: 1.0})]).frame.iloc[0]
         low, high = of_control[["low", "high"]].fillna(of_control["value"])
         sure = low > 0 or high < 0
-        gone = {f"sd_ratio{end}": EQUAL for end in ENDS} if constant(y) else {}
+        is_constant = np.ptp(y) <= 8 * np.finfo(float).eps * np.abs(y).max()  # but for rounding
+        gone = {f"sd_ratio{end}": EQUAL for end in ENDS} if is_constant else {}
         gone |= {} if sure else {f"mean_ratio{end}": UNSURE for end in ENDS[1:]}
     return row | dict.fromkeys(gone, NAN), reasons | gone
 

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from streamscope.instruments.stats.estimators import Clusters
+from streamscope.instruments.stats.estimators import Clusters, cluster_totals
 from streamscope.interventions.circuits import Metric, metrics
 from streamscope.interventions.circuits.graph import Graph
 from streamscope.interventions.circuits.metrics import Batch
@@ -108,7 +108,7 @@ def _by_share(total: Any, size: Any, axis: int) -> np.ndarray:
 
 def resampled(scores: np.ndarray, within: Clusters, draws: int, seed: int = 0) -> np.ndarray:
     """Sums of the scores [edges, pairs] over bootstraps of the pairs, in whole clusters: [draws, edges]."""
-    sums = within.totals(scores.astype(float))[0]
+    sums = cluster_totals(scores.astype(float), within.codes)[0]
     n = sums.shape[1]
     weights = np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), size=draws)
     return np.stack([sums @ w for w in weights])

@@ -11,9 +11,9 @@ from streamscope.cli.errors import InputError
 from streamscope.cli.terminal import counted
 from streamscope.instruments.contract import InstrumentData, Progress, title_of
 from streamscope.instruments.data import Documents, Opened, Prompts
-from streamscope.instruments.observations import Contrast, Estimates, Observations, Reasons, effect_contrasts, ranks
+from streamscope.instruments.observations import Contrast, Estimates, Observations, Reasons, effect_contrasts
 from streamscope.instruments.prompts import align, load_suite
-from streamscope.instruments.stats.estimators import read_clusters
+from streamscope.instruments.stats.estimators import rank_among, read_clusters
 from streamscope.instruments.table import Table, counts, descending, described, key, number, quantity
 from streamscope.interventions import controls
 from streamscope.interventions.edits import scale_heads
@@ -325,7 +325,7 @@ def control_rows(estimates: Estimates, draws: pd.DataFrame, at_hard: Mapping[str
         random = {"random_sd": values.std(ddof=1), "random_low": values.min(), "random_high": values.max()}
         random |= {"p_rank": np.nan, "p_rank_min": np.nan, "draws": len(values)}
         if len(values) and entry["selected"] == entry["selected"]:
-            random |= ranks(entry["selected"], values.tolist())
+            random["p_rank"], random["p_rank_min"] = rank_among(entry["selected"], values)
         reasons = {"random_sd": ONE_DRAW, "random_low": NO_DRAW, "random_high": NO_DRAW, "bottom": controls.REASON}
         reasons |= dict.fromkeys(("p_rank", "p_rank_min"), controls.REASON if len(values) else NO_DRAW)
         missing |= {(int(row), name): reason for name, reason in reasons.items() if np.isnan({**entry, **random}[name])}

@@ -27,18 +27,20 @@ from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
+from scipy.sparse import csr_array
 from scipy.special import stdtr
 
 from streamscope.cli.errors import InputError
 from streamscope.cli.terminal import counted
-from streamscope.instruments.stats.bounded import bounded_interval, inside
 from streamscope.instruments.stats.estimators import (
     BOOTSTRAP_CLUSTERS,
     Clusters,
+    bounded_interval,
+    cluster_totals,
     clustered_square,
     degrees_of_freedom,
     holm,
-    rank_among,
+    inside,
     read_clusters,
     statistic_interval,
     t_quantile,
@@ -58,6 +60,7 @@ ZERO = "the denominator is 0 in some resamples"
 NOWHERE = "no unit is in all cells of this contrast"
 NUMBERS = ("value", "sd", "low", "high", "p", "p_holm")
 TESTED = ("low", "high", "p", "p_holm")
+MOST_NUMBERS = 10_000_000  # contrasts × units that are estimated at once
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,8 +85,8 @@ class Measure:
     folds share training data (`probes.linear`)."""
     limits: tuple[float, float] | None = None
     """The least and the largest possible value of a cell. The interval of a cell, or of a mean of cells, then holds
-    where values are skewed and stays inside (`stats.bounded`), also over training seeds. All others, and p, are t's;
-    the interval of a difference ends where two such values can be no further apart."""
+    where values are skewed and stays inside (`estimators.bounded_interval`), also over training seeds. All others,
+    and p, are t's; the interval of a difference ends where two such values can be no further apart."""
 
     @property
     def ends(self) -> tuple[float, float]:
@@ -105,14 +108,16 @@ class Observations:
     units: pd.DataFrame
     total: np.ndarray
     size: np.ndarray | float
+    sizes: np.ndarray = field(init=False)
+    """[cells, units]"""
+    inside: np.ndarray = field(init=False)
+    """[cells, units] whether the unit is in the cell."""
 
     def __post_init__(self) -> None:
         shape = (len(self.cells), len(self.units))
-        object.__setattr__(self, "total", np.asarray(self.total, float))
-        object.__setattr__(self, "size", np.broadcast_to(np.asarray(self.size, float), shape))
-        size = self.sizes
-        if self.total.shape != shape or not shape[1]:
-            raise InputError(f"{shape[0]} cells, {counted(shape[1], 'unit')}, but totals of shape {self.total.shape}")
+        total, size = np.asarray(self.total, float), np.broadcast_to(np.asarray(self.size, float), shape)
+        if total.shape != shape or not shape[1]:
+            raise InputError(f"{shape[0]} cells, {counted(shape[1], 'unit')}, but totals of shape {total.shape}")
         if missing := {"unit", "cluster"} - set(self.units):
             raise InputError(f"units need the columns unit and cluster, here is no {' and no '.join(sorted(missing))}")
         if clash := {"total", "size"} & set(self.cells):
@@ -122,12 +127,12 @@ class Observations:
         if not (size >= 0).all() or np.isinf(size).any():
             raise InputError(f"{self.measure.name}: sizes must be numbers from 0 up; 0: the unit is not in the cell")
         inside = size > 0
-        if (wrong := inside & ~np.isfinite(self.total)).any():
-            value, count = self.total[wrong][0], f"{wrong.sum()} of {inside.sum()} values"
+        if (wrong := inside & ~np.isfinite(total)).any():
+            value, count = total[wrong][0], f"{wrong.sum()} of {inside.sum()} values"
             raise InputError(f"{self._place(wrong)} is {value}, which is no finite number: {count}")
-        if (wrong := ~inside & ~np.isnan(self.total) & (self.total != 0)).any():
+        if (wrong := ~inside & ~np.isnan(total) & (total != 0)).any():
             raise InputError(f"{self._place(wrong)} has a total, but the size 0, which says that it is not measured")
-        object.__setattr__(self, "total", np.where(inside, self.total, np.nan))
+        self.__dict__.update(total=np.where(inside, total, np.nan), size=size, sizes=size, inside=inside)
 
     def _place(self, mask: np.ndarray) -> str:
         """What is measured in which cell at which unit, of the first in the mask."""
@@ -138,16 +143,6 @@ class Observations:
     def __repr__(self) -> str:
         shape = f"{counted(len(self.cells), 'cell')} × {counted(len(self.units), 'unit')}"
         return f"Observations of {self.measure.name} ({self.measure.unit}): {shape}"
-
-    @property
-    def sizes(self) -> np.ndarray:
-        """[cells, units]"""
-        return np.asarray(self.size)
-
-    @property
-    def inside(self) -> np.ndarray:
-        """[cells, units] whether the unit is in the cell."""
-        return self.sizes > 0
 
     @property
     def values(self) -> np.ndarray:
@@ -198,26 +193,6 @@ class Contrast:
     fixed: str = ""
     tested: bool = True
     own_units: bool = False
-
-    def __post_init__(self) -> None:
-        if clash := sorted({"quantity", *NUMBERS, "n", "clusters"} & set(self.labels)):
-            raise InputError(f"contrast {self.quantity!r}: a label may not be called {clash[0]!r}")
-        if any(";" in reason for reason in (self.missing, self.fixed)):
-            raise InputError(f"contrast {self.quantity!r}: a reason without ';', please")
-        plain = {k: v.item() if hasattr(v, "item") else v for k, v in self.labels.items()}
-        object.__setattr__(self, "labels", plain)
-        object.__setattr__(self, "weights", {int(cell): float(w) for cell, w in self.weights.items()})
-
-    @property
-    def is_level(self) -> bool:
-        """Whether it is a cell or a mean of cells, which lies between the measure's limits, and no difference."""
-        w = list(self.weights.values())
-        return bool(w) and min(w) >= 0 and abs(sum(w) - 1) < 1e-9
-
-    def clip(self, low: float, high: float, ends: tuple[float, float]) -> tuple[float, float]:
-        """The interval inside the values that the contrast can have where every cell lies between these ends."""
-        products = np.outer([w for w in self.weights.values() if w], ends)
-        return max(low, float(products.min(1).sum())), min(high, float(products.max(1).sum()))
 
 
 def head_cells(model: Any) -> pd.DataFrame:
@@ -273,24 +248,25 @@ class Estimates:
         and q_high; with `null=None` only q, and those of `describe` the first four. n and clusters are the largest of
         the row's.
         """
-        rows: dict[tuple[Any, ...], dict[str, Any]] = {}
-        places: dict[tuple[Any, ...], int] = {}
-        reasons: Reasons = {}
-        for i, (record, c) in enumerate(zip(self.frame.to_dict("records"), self.contrasts, strict=True)):
-            key = tuple(record[name] for name in keys)
-            row = rows.setdefault(key, {**dict(zip(keys, key, strict=True)), "n": 0, "clusters": 0})
-            place = places.setdefault(key, len(places))
-            row["n"], row["clusters"] = max(row["n"], record["n"]), max(row["clusters"], record["clusters"])
-            for name in ("value", *describe) if c.null is None else NUMBERS if c.tested else NUMBERS[:4]:
-                column = c.quantity if name == "value" else f"{c.quantity}_{name}"
-                if column in row:
-                    raise InputError(f"{' and '.join(keys)} do not tell the contrasts {c.quantity!r} apart: add a key")
-                row[column] = record[name]
-                if reason := self.reasons.get((i, name)):
-                    reasons[place, column] = reason
-        counts = ["n", "clusters"]
-        table = pd.DataFrame(list(rows.values()), columns=None if rows else [*keys, *counts])
-        return table[[*(c for c in table if c not in counts), *counts]], reasons
+        frame, reasons = self.frame, Reasons()
+        if frame.empty:
+            return pd.DataFrame(columns=[*keys, "n", "clusters"]), reasons
+        row = frame.groupby([*keys] or np.zeros(len(frame)), sort=False, dropna=False).ngroup()
+        described = ("value", *describe)
+        names = [described if c.null is None else NUMBERS if c.tested else NUMBERS[:4] for c in self.contrasts]
+        columns: dict[str, pd.Series] = {}
+        for quantity, part in frame.groupby("quantity", sort=False):
+            if row[part.index].duplicated().any():
+                raise InputError(f"{' and '.join(keys)} do not tell the contrasts {quantity!r} apart: add a key")
+            for name in NUMBERS:
+                if shown := [i for i in part.index if name in names[i]]:
+                    column = f"{quantity}_{name}".removesuffix("_value")
+                    columns[column] = pd.Series(frame.loc[shown, name].to_numpy(), index=row[shown])
+        for (i, name), reason in self.reasons.items():
+            if name in names[i]:
+                reasons[int(row[i]), f"{self.contrasts[i].quantity}_{name}".removesuffix("_value")] = reason
+        labels = frame.loc[~row.duplicated(), [*keys]].reset_index(drop=True).infer_objects()
+        return pd.concat([labels, pd.DataFrame(columns), frame.groupby(row)[["n", "clusters"]].max()], axis=1), reasons
 
 
 def joined(parts: Sequence[Estimates], keys: Sequence[str], columns: Iterable[Any]) -> tuple[pd.DataFrame, Reasons]:
@@ -323,112 +299,133 @@ def estimate_all(
     blocks: Mapping[str, Observations], contrasts: Mapping[str, Sequence[Contrast]]
 ) -> dict[str, Estimates]:
     """`estimate` of every block; a family that is named in several blocks is corrected once, over all of them."""
-    estimates = {name: _uncorrected(block, contrasts[name]) for name, block in blocks.items()}
-    labelled = [(name, c) for name, part in estimates.items() for c in part.contrasts]
-    families = [f"{name}:{c.quantity}" if c.family is None else c.family for name, c in labelled]
-    p = [pd.Series(part.frame.get("p", []), dtype=float) for part in estimates.values()]
-    corrected = pd.concat(p, keys=list(estimates)).groupby(families, sort=False).transform(holm) if families else {}
-    for name, part in estimates.items():
-        if len(part.frame):
-            part.frame["p_holm"] = corrected[name]
+    estimates: dict[str, Estimates] = {}
+    families: list[str] = []
+    for name, block in blocks.items():
+        estimates[name] = _uncorrected(block, contrasts[name])
+        families += [f"{name}:{c.quantity}" if c.family is None else c.family for c in contrasts[name]]
+    if families:
+        p = pd.concat([part.frame["p"] for part in estimates.values()], ignore_index=True)
+        corrected, end = p.groupby(families, sort=False).transform(holm).to_numpy(), 0
+        for part in estimates.values():
+            start, end = end, end + len(part.frame)
+            part.frame["p_holm"] = corrected[start:end]
     return estimates
 
 
 def _uncorrected(observed: Observations, contrasts: Sequence[Contrast]) -> Estimates:
     """`estimate`, with p_holm yet to come."""
-    m, present = observed.measure, observed.inside
-    cache: dict[bytes, tuple[np.ndarray, Clusters]] = {}
-    rows: list[dict[str, Any]] = []
+    frame = pd.DataFrame([c.labels for c in contrasts])
+    if len(clash := frame.columns.intersection(["quantity", *NUMBERS, "n", "clusters"])):
+        raise InputError(f"a label of a contrast may not be called {clash[0]!r}")
+    values = dict(zip(NUMBERS, np.full((len(NUMBERS), len(contrasts)), np.nan), strict=True))
+    values |= dict(zip(("n", "clusters"), np.zeros((2, len(contrasts)), int), strict=True))
+    present, cluster_labels = observed.inside, observed.units["cluster"]
+    rows_over: dict[tuple[bytes, bool], list[int]] = {}  # contrasts over the same units
+    for i, c in enumerate(contrasts):
+        cells = present[np.fromiter(c.weights, int)]
+        mask = cells.any(0) if c.own_units and cells.any(1).all() else cells.all(0)
+        if c.weights and mask.any():
+            rows_over.setdefault((mask.tobytes(), c.own_units), []).append(i)
+    why = np.full(len(contrasts), NOWHERE, object)
+    for (mask_bytes, own_units), rows in rows_over.items():
+        units = np.flatnonzero(np.frombuffer(mask_bytes, bool))
+        clusters = read_clusters(cluster_labels.iloc[units].to_list(), len(units))
+        step = max(1, MOST_NUMBERS // len(units))
+        for start in range(0, len(rows), step):
+            part = rows[start : start + step]
+            numbers, why[part] = _numbers(observed, [contrasts[i] for i in part], units, clusters, own_units)
+            for name, x in numbers.items():
+                values[name][part] = x
     reasons: Reasons = {}
     for i, c in enumerate(contrasts):
-        cells = np.fromiter(c.weights, int)
-        row: dict[str, Any] = {**c.labels, "quantity": c.quantity, **dict.fromkeys(NUMBERS, np.nan)}
-        rows.append(row)
-        row_reasons = dict.fromkeys(NUMBERS, c.missing) if c.missing else {}
-        inside = np.zeros(present.shape[1], bool)
-        if len(cells) and present[cells].any(1).all():
-            inside = present[cells].any(0) if c.own_units else present[cells].all(0)
-        if not inside.any():
-            row |= {"n": 0, "clusters": 0}
-            reasons |= {(i, name): c.missing or NOWHERE for name in NUMBERS}
-            continue
-        key = inside.tobytes()
-        if key not in cache:
-            unit_indices = np.flatnonzero(inside)
-            labels = observed.units["cluster"].iloc[unit_indices]
-            cache[key] = unit_indices, read_clusters(labels.to_list(), len(unit_indices))
-        unit_indices, clusters = cache[key]
-        size = observed.sizes[np.ix_(cells, unit_indices)]
-        total = np.where(size > 0, observed.total[np.ix_(cells, unit_indices)], 0.0)
-        row["n"] = len(unit_indices)
-        row["clusters"] = int(_counts(size, clusters).min()) if c.own_units else clusters.count
-        if not c.missing:
-            numbers, untested = _numbers(c, total, size, clusters, m)
-            row |= numbers
-            if m.kind == "share" and [*c.weights.values()] == [1.0] and clusters.count > 1:
-                hits = observed.total[cells[0], unit_indices]
-                row["low"], row["high"] = wilson(hits, clusters, m.inflation)
-                row["p"] = np.nan if c.null is None else score_p(hits, c.null, clusters, m.inflation)
-                untested = {}
-            row_reasons = untested
-            if c.null is None or not c.tested:
-                row["p"] = np.nan
-                row_reasons = {name: text for name, text in untested.items() if name != "p"}
-            if c.fixed:
-                row |= dict.fromkeys(("sd", *TESTED), np.nan)
-                row_reasons = dict.fromkeys(("sd", *TESTED), c.fixed)
-        reasons |= {(i, name): text for name, text in row_reasons.items()}
-    return Estimates(pd.DataFrame(rows), reasons, tuple(contrasts))
+        names: Sequence[str] = NUMBERS[1:]
+        if c.missing or why[i] == NOWHERE:
+            reason, names = c.missing or NOWHERE, NUMBERS
+        elif not (reason := c.fixed):
+            is_tested, names = c.null is not None and c.tested, TESTED if why[i] == SAME else names
+            reason, names = why[i], [name for name in names if name != "p" or is_tested]
+        for name in names if reason else ():
+            values[name][i], reasons[i, name] = np.nan, reason
+    frame = frame.assign(quantity=[c.quantity for c in contrasts], **values)
+    return Estimates(frame, reasons, tuple(contrasts))
 
 
-def _counts(size: np.ndarray, clusters: Clusters) -> np.ndarray:
-    """[cells] clusters that each cell of sizes [cells, units] lies in; of several kinds of labels the fewest."""
-    membership = clusters.totals(size)[0] > 0  # [cells, clusters]
-    if clusters.shared is None:
-        return membership.sum(1)
-    return np.array([min(len(np.unique(codes[row])) for codes in clusters.shared.kinds) for row in membership])
+def _weights(
+    contrasts: Sequence[Contrast], ends: tuple[float, float]
+) -> tuple[np.ndarray, csr_array, np.ndarray, np.ndarray]:
+    """The cells of contrasts, ascending; the weights [contrasts, cells] on them; the least and the largest value
+    [2, contrasts] that each can have where every cell lies between `ends`; and whether each is a cell or a mean of
+    cells, which lies between them too, and no difference."""
+    on_cells: list[int] = []
+    data: list[float] = []
+    starts = [0]
+    for c in contrasts:
+        on_cells += c.weights
+        data += c.weights.values()
+        starts.append(len(data))
+    cells, columns = np.unique(np.array(on_cells, int), return_inverse=True)
+    weights = csr_array((np.array(data, float), columns, starts), shape=(len(contrasts), len(cells)))
+    above, below = weights.maximum(0).sum(1), weights.minimum(0).sum(1)
+    low_high = np.array(ends)[:, None]
+    with np.errstate(invalid="ignore"):  # no weights on an end that is infinite
+        reach = np.where(above > 0, above * low_high, 0.0) + np.where(below < 0, below * low_high[::-1], 0.0)
+    return cells, weights, reach, (below == 0) & (np.abs(above - 1) < 1e-9)
 
 
 def _numbers(
-    c: Contrast, total: np.ndarray, size: np.ndarray, clusters: Clusters, m: Measure
-) -> tuple[dict[str, float], dict[str, str]]:
-    """Numbers of a contrast from totals and sizes [cells, units], by the formulas of this module; why some lack."""
-    w, own_units = np.fromiter(c.weights.values(), float), c.own_units
+    observed: Observations, contrasts: Sequence[Contrast], units: np.ndarray, clusters: Clusters, own_units: bool
+) -> tuple[dict[str, Any], np.ndarray]:
+    """Numbers of contrasts over the same units by the formulas of this module, an array for each; why some lack."""
+    m, shared = observed.measure, clusters.shared
+    cells, w, reach, is_level = _weights(contrasts, m.ends)
+    size = observed.sizes[np.ix_(cells, units)]
+    total = np.where(size > 0, observed.total[np.ix_(cells, units)], 0.0)
+    y, n = cluster_totals(np.stack([total, size]), clusters.codes)[0]  # [cells, clusters]
     sums = size.sum(1, keepdims=True)
     ratio = total.sum(1, keepdims=True) / sums
-    row = {"value": float(w @ (m.factor * ratio[:, 0] + m.shift))}
-    counts = _counts(size, clusters) if own_units else np.full(len(w), clusters.count)
-    if counts.min() < 2:
-        return row, dict.fromkeys(("sd", *TESTED), ONE_UNIT)
-    y, n = clusters.totals(total)[0], clusters.totals(size)[0]  # [cells, clusters]
-    parts = w[:, None] * m.factor * (y - ratio * n) / sums
-    by_cluster = row["value"] + parts.sum(0) * n.sum() / n.sum(0) if own_units else w @ (m.factor * y / n + m.shift)
-    row["sd"] = float(by_cluster.std(ddof=1))
-    scale = max(float(np.abs(m.factor * w[:, None] * y / np.where(n > 0, n, 1.0)).max()), abs(row["value"]))
-    if np.ptp(by_cluster) <= max(m.resolution, 8 * np.finfo(float).eps * scale):
-        return row, dict.fromkeys(TESTED, SAME)
+    value = w @ (m.factor * ratio[:, 0] + m.shift)
+    counts, fewest = np.full(len(cells), clusters.count), np.full(len(contrasts), clusters.count)
     if own_units:
-        parts *= np.sqrt(counts / (counts - 1) * (clusters.count - 1) / clusters.count)[:, None]
-    error = float(np.sqrt(m.inflation * clustered_square(parts.sum(0), clusters.shared)))
-    cluster_weights = (np.abs(w)[:, None] * n / sums).sum(0) / np.abs(w).sum()
-    df = float(degrees_of_freedom(cluster_weights, clusters.shared))
-    if error == 0 or not df > 0:
-        return row, dict.fromkeys(TESTED, SAME)
-    if own_units:
-        dfs = np.array([degrees_of_freedom(cell_sizes, clusters.shared) for cell_sizes in n])
-        v = w**2 / dfs
-        df = min(df, float(v.sum() ** 2 / (v**2 / dfs).sum()))
-    t = t_quantile(df)
-    row["low"], row["high"] = row["value"] - t * error, row["value"] + t * error
-    if m.limits is not None and c.is_level:
-        sizes, count = cluster_weights[cluster_weights > 0], int(counts.min())
-        row["low"], row["high"] = bounded_interval(
-            row["value"], error, t, parts.sum(0), count, sizes, m.limits, clusters.shared
-        )
-    row["low"], row["high"] = c.clip(row["low"], row["high"], m.ends)
-    if c.null is not None:
-        row["p"] = float(2 * stdtr(df, -abs(row["value"] - c.null) / error))
-    return row, {}
+        counts = (n > 0).sum(1) if shared is None else np.array(
+            [min(len(np.unique(codes[row])) for codes in shared.kinds) for row in n > 0]
+        )  # fmt: skip
+        fewest = np.minimum.reduceat(counts[w.indices], w.indptr[:-1])
+    numbers = {"value": value, "n": len(units), "clusters": fewest}
+    if clusters.count < 2:
+        return numbers, np.full(len(contrasts), ONE_UNIT, object)
+    with np.errstate(divide="ignore", invalid="ignore"):  # of contrasts without an interval
+        parts = m.factor * (y - ratio * n) / sums
+        if own_units:
+            in_cells = csr_array((np.ones(w.nnz), w.indices, w.indptr), shape=w.shape) @ n
+            by_cluster = value[:, None] + (w @ parts) * in_cells.sum(1, keepdims=True) / in_cells
+            parts *= np.sqrt(counts / (counts - 1) * (clusters.count - 1) / clusters.count)[:, None]
+        else:
+            by_cluster = w @ (m.factor * y / n + m.shift)
+        residuals, magnitude = w @ parts, abs(w)
+        error = np.sqrt(m.inflation * clustered_square(residuals, shared))
+        cluster_weights = magnitude @ (n / sums) / magnitude.sum(1)[:, None]
+        df = degrees_of_freedom(cluster_weights, shared)
+        largest = np.abs(m.factor * y / np.where(n > 0, n, 1.0)).max(1)
+        scale = np.maximum(np.maximum.reduceat(magnitude.data * largest[w.indices], w.indptr[:-1]), np.abs(value))
+        is_same = np.ptp(by_cluster, axis=1) <= np.maximum(m.resolution, 8 * np.finfo(float).eps * scale)
+        is_same |= (error == 0) | ~(df > 0)
+        if own_units:
+            dfs = degrees_of_freedom(n, shared)
+            df = np.fmin(df, (w.power(2) @ (1 / dfs)) ** 2 / (w.power(4) @ dfs**-3.0))
+        t, null = t_quantile(df), np.array([c.null if c.tested else None for c in contrasts], float)
+        ends = value + np.array([-t, t]) * error
+        if m.limits is not None and is_level.any():
+            bounded = bounded_interval(value, error, t, residuals, fewest, cluster_weights, m.limits, shared)
+            ends = np.where(is_level, bounded, ends)
+        (low, high), p = np.clip(ends, *reach), 2 * stdtr(df, -np.abs(value - null) / error)
+        why = np.where(fewest < 2, ONE_UNIT, np.where(is_same, SAME, "")).astype(object)
+    is_share = (np.diff(w.indptr) == 1) & (w.data[w.indptr[:-1]] == 1) if m.kind == "share" else np.array(False)
+    if is_share.any():
+        hits = total[w.indices[w.indptr[:-1][is_share]]]
+        low[is_share], high[is_share] = wilson(hits, clusters, m.inflation)
+        p[is_share], why[is_share] = score_p(hits, null[is_share], clusters, m.inflation), ""
+    return {**numbers, "sd": by_cluster.std(1, ddof=1), "low": low, "high": high, "p": p}, why
 
 
 def compare(
@@ -496,11 +493,10 @@ def over_seeds(runs: Sequence[Estimates], keys: Sequence[str], measure: Measure)
         replace(c, weights={i: 1.0}, fixed="", missing=c.missing or lost[i]) for i, c in enumerate(first.contrasts)
     ]
     estimates = estimate(observed, contrasts)
-    for i, c in enumerate(first.contrasts):
-        value, low, high = estimates.frame.loc[i, ["value", "low", "high"]]
-        if np.isfinite(measure.ends).any() and c.is_level and not np.isnan(low):
-            low, high = inside((low, high), value, high - value, measure.ends)
-        estimates.frame.loc[i, ["low", "high"]] = c.clip(low, high, measure.ends)
+    value, *ends = estimates.frame[["value", "low", "high"]].to_numpy().T
+    *_, reach, is_level = _weights(first.contrasts, measure.ends)
+    ends = np.where(is_level, inside(np.array(ends), value, ends[1] - value, measure.ends), ends)
+    estimates.frame["low"], estimates.frame["high"] = np.clip(ends, *reach)
     return estimates
 
 
@@ -522,14 +518,13 @@ def bootstrap(
         return row, dict.fromkeys(names, NOWHERE)
     clusters = read_clusters(observed.units["cluster"].iloc[unit_indices].to_list(), len(unit_indices))
     y, n = observed.total[np.ix_(cell_indices, unit_indices)], observed.sizes[np.ix_(cell_indices, unit_indices)]
-    sums = [clusters.totals(np.asarray(column, float))[0] for column in ((y, n) if columns is None else columns(y, n))]
+    summed = (y, n) if columns is None else columns(y, n)
+    sums = [cluster_totals(np.asarray(column, float), clusters.codes)[0] for column in summed]
     row |= {"clusters": clusters.count, "value": float(statistic(*sums, axis=-1))}
     if not np.isfinite(row["value"]):
         return {**row, "value": float("nan")}, dict.fromkeys(names, "the statistic has no value here")
     if clusters.count < BOOTSTRAP_CLUSTERS:
         return row, dict.fromkeys(("low", "high"), f"fewer than {BOOTSTRAP_CLUSTERS} clusters to resample")
-    if clusters.shared is not None:  # its derivatives are by each number of a cluster
-        statistic, sums = _by_cell(statistic, sums)
     low, high = statistic_interval(statistic, *sums, clusters=clusters, resamples=resamples, seed=seed)
     if np.isfinite([low, high]).all():
         return {**row, "low": float(low), "high": float(high)}, {}
@@ -543,23 +538,3 @@ def interval_columns(
     (numbers, reasons), columns = interval, {"value": name, "low": f"{name}_low", "high": f"{name}_high"}
     named = {column: numbers[number] for number, column in columns.items()}
     return named, {columns[number]: reason for number, reason in reasons.items()}
-
-
-def _by_cell(
-    statistic: Callable[..., np.ndarray], columns: Sequence[np.ndarray]
-) -> tuple[Callable[..., np.ndarray], list[np.ndarray]]:
-    """The statistic and its columns, where every cell of a column is a column of its own."""
-    cells = [len(column) if column.ndim > 1 else 0 for column in columns]
-
-    def of_rows(*rows: np.ndarray, axis: int) -> np.ndarray:
-        row_iterator = iter(rows)
-        cell_columns = [np.stack([next(row_iterator) for _ in range(n)]) if n else next(row_iterator) for n in cells]
-        return np.asarray(statistic(*cell_columns, axis=axis))
-
-    return of_rows, [row for column in columns for row in (column if column.ndim > 1 else [column])]
-
-
-def ranks(value: float, draws: Sequence[float]) -> dict[str, float]:
-    """p_rank and the smallest it can be: how extreme a value is among those of random draws (`stats.estimators`)."""
-    rank = rank_among(value, np.asarray(draws, float))
-    return {"p_rank": rank.p, "p_rank_min": rank.p_min}

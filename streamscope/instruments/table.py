@@ -40,7 +40,8 @@ from streamscope.cli.terminal import cell, counted, visible
 from streamscope.instruments.observations import Reasons, reasons_of
 
 WORD = 16  # columns of a narrow terminal that a text has at least
-NUMBER = r"[-+<]? ?\d|undefined|NaN|$"  # how cells begin that hold a number or an interval
+NUMBER = re.compile(r"[-+<]? ?\d|undefined|NaN|$")  # how cells begin that hold a number or an interval
+UNSIGNED_ZERO = re.compile(r"^[-+]+(?=[-+0.]*$)")
 LEAST_P = 1e-4
 AGAIN = "check the path, restore it, or make it again"
 
@@ -64,46 +65,27 @@ class Column:
     source: str = ""
     """Where the quantity is defined: a paper and its equation."""
 
-    def __post_init__(self) -> None:
-        for field_name in ("name", "title", "unit", "doc"):
-            if not str(getattr(self, field_name)).strip():
-                raise InputError(f"column {self.name!r} has no {field_name}; say what it is, and what it is counted in")
-
     def text(self, value: Any, low: Any = None, high: Any = None) -> str:
-        """The text of a cell: the value with its interval, which has two digits of its width if it is narrow."""
+        """The text of a cell: the value with its interval. An interval that is narrower than two units of the last
+        digit has two digits of its width. What is rounded to zero has no sign."""
         if value is None or (isinstance(value, float) and np.isnan(value)):
             return "undefined"
         if self.format == "p":
-            return probability(value)
+            return "< 1e-4" if value < LEAST_P else f"{value:.4f}"
         if isinstance(value, bool | np.bool_):
             return "yes" if value else "no"
         if self.format.endswith("d") and isinstance(value, float) and value.is_integer():
             value = int(value)  # pandas makes floats of counts where one is missing
         if low is None or np.isnan(low):
-            return value if isinstance(value, str) else unsigned_zero(value, self.format)
-        spec = finer(self.format, float(high) - float(low))
-        value_text, *ends = (unsigned_zero(x, spec) for x in (value, low, high))
-        return f"{value_text} ({ends[0]} … {ends[1]})"
-
-
-def probability(p: float) -> str:
-    """The text of a p in every table: four decimals, or < 1e-4. Files keep the number."""
-    return "undefined" if p != p else "< 1e-4" if p < LEAST_P else f"{p:.4f}"
-
-
-def finer(spec: str, width: float) -> str:
-    """A format such as "+.4f", with two digits of an interval that is narrower than two units of its last."""
-    sign, dot, decimals = spec.rstrip("f").partition(".")
-    if not spec.endswith("f") or not dot or not 0 < width < 2 * 10.0 ** -int(decimals):
-        return spec
-    digits = 1 - math.floor(math.log10(width))
-    return spec if digits > 8 else f"{sign}.{digits}f"  # what is narrower is rounding
-
-
-def unsigned_zero(value: Any, spec: str) -> str:
-    """A number as `spec` writes it, without a sign where that rounds it to zero."""
-    text = format(value, spec)
-    return text if text.strip("+-0.") else text.lstrip("+-")
+            numbers, spec = [value], self.format
+        else:
+            numbers, spec, width = [value, low, high], self.format, float(high) - float(low)
+            sign, dot, decimals = spec.rstrip("f").partition(".")
+            if spec.endswith("f") and dot and 0 < width < 2 * 10.0 ** -int(decimals):
+                digits = 1 - math.floor(math.log10(width))
+                spec = spec if digits > 8 else f"{sign}.{digits}f"  # what is narrower is rounding
+        texts = [x if isinstance(x, str) else UNSIGNED_ZERO.sub("", format(x, spec)) for x in numbers]
+        return texts[0] if len(texts) == 1 else f"{texts[0]} ({texts[1]} … {texts[2]})"
 
 
 def key(name: str, title: str, doc: str, unit: str = "name", format: str = "", shown: bool = True) -> Column:
@@ -150,11 +132,9 @@ def described(
     value = Column(name=name, title=title, unit=unit, doc=doc, format=format, interval=ends, source=source, shown=shown)
     sd_doc = f"standard deviation of {name} between independent {sd}"
     spread = number(f"{name}_sd", f"sd of {title}", f"{unit}, between {sd}", sd_doc, format, shown=False)
-    low, high = (
-        number(end, f"{title}, {side}", unit, f"{side} end of the 95 % interval of {name}", format, shown=False)
-        for end, side in zip(ends, ("lower", "upper"), strict=True)
-    )
-    return (value, *([spread] if sd else []), low, high)
+    low = number(ends[0], f"{title}, lower", unit, f"lower end of the 95 % interval of {name}", format, shown=False)
+    high = number(ends[1], f"{title}, upper", unit, f"upper end of the 95 % interval of {name}", format, shown=False)
+    return (value, spread, low, high) if sd else (value, low, high)
 
 
 def descending(frame: pd.DataFrame, missing: Reasons, by: Sequence[str]) -> tuple[pd.DataFrame, Reasons]:
@@ -186,12 +166,14 @@ class Table:
     """`most` rows of each combination of these columns' values are shown."""
 
     def __post_init__(self) -> None:
-        names = [column.name for column in self.columns]
-        place = f"table {self.title!r}:"
-        if strange := [name for name in self.frame if name not in names]:
+        described, place = pd.Index([column.name for column in self.columns]), f"table {self.title!r}:"
+        if len(strange := self.frame.columns.difference(described, sort=False)):
             raise InputError(f"{place} column {strange[0]!r} has no title, unit and doc: describe it in columns")
-        if strange := [name for name in names if name not in self.frame]:
+        if len(strange := described.difference(self.frame.columns, sort=False)):
             raise InputError(f"{place} column {strange[0]!r} is described, but not there")
+        for column in self.columns:
+            if not (column.name.strip() and column.title.strip() and column.unit.strip() and column.doc.strip()):
+                raise InputError(f"{place} column {column.name!r} needs a title, a unit and a doc: say what it is")
         for row, name in self.missing:
             if pd.notna(self.frame[name].iloc[row]):
                 raise InputError(f"{place} {name} of row {row} has a value and a reason for having none")
@@ -253,26 +235,27 @@ class Table:
         """The columns that are shown. Titles of corrected p name their quantities where there are several."""
         shown = [column for column in self.columns if column.shown]
         titles = {f"{column.name}_p_holm": column.title for column in self.columns}
-        if sum(column.name in titles for column in shown) < 2:
+        if len(titles.keys() & [column.name for column in shown]) < 2:
             return shown
         return [replace(c, title=f"{c.title}, of {titles[c.name]}") if c.name in titles else c for c in shown]
 
     def cells(self) -> tuple[list[Column], list[list[str]]]:
-        """The columns that are shown, and the text of every cell."""
+        """The columns that are shown, and the text of every cell, row by row."""
         shown, frame = self.shown(), self.rows()
-        texts = []
-        for column in shown:
-            parts = (frame[name].tolist() for name in (column.name, *(column.interval or ())))
-            texts.append([column.text(*part) for part in zip(*parts, strict=True)])
-        return shown, [list(row) for row in zip(*texts, strict=True)]
+        texts = [map(column.text, *frame[[column.name, *(column.interval or ())]].to_dict("list").values())
+                 for column in shown]  # fmt: skip
+        return shown, [*map(list, zip(*texts, strict=True))]
 
     def legend(self) -> list[str]:
         """One line per reason: undefined (2 rows) delta: the same in every document."""
-        titles_of = {column.name: column.title for column in self.shown()}
-        count = Counter((name, reason) for (_, name), reason in self.missing.items() if name in titles_of)
+        titles = {column.name: column.title for column in self.shown()}
+        count: Counter[tuple[str, str]] = Counter()
+        for (_, name), reason in self.missing.items():
+            count[name, reason] += name in titles
         lines: dict[tuple[str, int], list[str]] = {}
         for (name, reason), n in count.items():
-            lines.setdefault((reason, n), []).append(titles_of[name])
+            if n:
+                lines.setdefault((reason, n), []).append(titles[name])
         return [f"undefined ({counted(n, 'row')}) {', '.join(t)}: {reason}" for (reason, n), t in lines.items()]
 
     def print(self, console: Console | None = None) -> None:
@@ -283,17 +266,17 @@ class Table:
         columns, rows = self.cells()
         terminal, grid = console or Console(), Grid()
         width = terminal.width if terminal.is_terminal or console is not None else 160
-        texts = [[visible(row[i], keep="\n") for row in rows] for i in range(len(columns))]
         for column in columns:
             justify: Any = "right" if column.format else "left"
             grid.add_column(Text(visible(column.title)), justify=justify, overflow="fold")
-        for row in zip(*texts, strict=True):
-            grid.add_row(*map(Text, row))
+        for row in rows:
+            grid.add_row(*[Text(visible(text, keep="\n")) for text in row])
         if grid.__rich_measure__(terminal, terminal.options.update(width=10_000)).maximum > width:
-            for column, cells, grid_column in zip(columns, texts, grid.columns, strict=True):
-                if column.format or all(re.match(NUMBER, text) for text in cells):
-                    grid_column.width = max(map(cell_len, [*cells, *visible(column.title).split()]))
-            width = max(width, 1 + sum(3 + (WORD if c.width is None else c.width) for c in grid.columns))
+            for column, grid_column in zip(columns, grid.columns, strict=True):
+                texts = [*map(str, grid_column.cells)]
+                if column.format or all(map(NUMBER.match, texts)):
+                    grid_column.width = max(map(cell_len, [*texts, *visible(column.title).split()]))
+            width = max(width, 1 + sum([3 + (grid_column.width or WORD) for grid_column in grid.columns]))
         output = terminal
         if width != terminal.width:
             output = Console(width=width, file=terminal.file, force_jupyter=terminal.is_jupyter)
@@ -393,14 +376,13 @@ class LongTable(Table):
         return pd.concat([batch.to_pandas() for batch in self.batches()], ignore_index=True)
 
     def head(self, n: int = 20) -> Table:
-        parts, budget = [], n
+        parts: list[pa.Table] = []
         for batch in self.batches():
-            parts.append(batch.slice(0, budget).to_pandas())
-            budget -= len(parts[-1])
-            if budget <= 0:
+            parts.append(batch)
+            if sum(map(len, parts)) >= n:
                 break
         shown = f"{self.title}; the first {min(n, len(self)):,} of {len(self):,} rows" if n < len(self) else self.title
-        return Table(pd.concat(parts, ignore_index=True), self.columns, title=shown)
+        return Table(pa.concat_tables(parts).slice(0, n).to_pandas(), self.columns, title=shown)
 
     def rows(self) -> pd.DataFrame:
         return self.head(self.most).frame

@@ -23,10 +23,16 @@ from streamscope.instruments.observations import (
     head_cells,
     joined,
     over_seeds,
-    ranks,
 )
-from streamscope.instruments.stats.bounded import inside
-from streamscope.instruments.stats.estimators import cohens_d, d_columns, d_of_totals, read_clusters, statistic_interval
+from streamscope.instruments.stats.estimators import (
+    cluster_totals,
+    cohens_d,
+    d_columns,
+    d_of_totals,
+    inside,
+    read_clusters,
+    statistic_interval,
+)
 from tests.instruments.estimates import NATS, block
 
 
@@ -91,7 +97,6 @@ def test_intervals_stay_inside_the_limits_of_the_measure_and_those_of_difference
     seen = replace(block(y), measure=replace(NATS, limits=(0.0, 1.0)))
     weights = ({0: 1.0}, {1: 1.0}, {0: 0.5, 1: 0.5}, {0: 1.0, 1: -1.0})
     wanted = [Contrast(quantity="q", weights=w) for w in weights]
-    assert [one.is_level for one in wanted] == [True, True, True, False]
     plain, inside = estimate(block(y), wanted).frame, estimate(seen, wanted).frame
     assert plain["high"][0] > 1 > inside["high"][0] > inside["value"][0] and inside["low"][0] < plain["low"][0]
     assert plain["low"][1] < 0 < inside["low"][1] < inside["value"][1] and inside["high"][1] > plain["high"][1]
@@ -129,11 +134,11 @@ def test_the_interval_of_a_skewed_share_by_hand() -> None:
                                                ((-1.0, 1.0), -0.97), ((-np.inf, np.inf), 0.0)])  # fmt: skip
 def test_no_end_lies_beyond_a_limit(limits: tuple[float, float], value: float) -> None:
     for half in (1e-3, 0.1, 1.0, 30.0):
-        low, high = inside((value - half, value + half), value, half, limits)
+        low, high = inside(np.array([value - half, value + half]), np.float64(value), half, limits)
         assert limits[0] <= low < value < high <= limits[1]
         if limits[0] < value - half and value + half < limits[1]:
             assert (low, high) == (value - half, value + half)
-    assert inside((-0.1, 0.1), 0.0, 0.1, (0.0, 1.0)) == (0.0, 0.1)
+    assert inside(np.array([-0.1, 0.1]), np.float64(0.0), 0.1, (0.0, 1.0)).tolist() == [0.0, 0.1]
 
 
 def test_a_unit_that_is_not_in_a_cell_is_left_out_and_counted() -> None:
@@ -315,9 +320,8 @@ def test_bad_observations_are_refused() -> None:
             replace(block(y), **kwargs)
     with pytest.raises(IndexError):
         estimate(block(y), [Contrast(quantity="q", weights={7: 1.0})])
-    for more, message in (({"labels": {"n": 5}}, "may not be called 'n'"), ({"missing": "a; b"}, "without ';'")):
-        with pytest.raises(InputError, match=message):
-            Contrast(quantity="q", weights={0: 1.0}, **more)
+    with pytest.raises(InputError, match="may not be called 'n'"):
+        estimate(block(y), [Contrast(quantity="q", weights={0: 1.0}, labels={"n": 5})])
 
 
 def test_wide_has_a_row_for_each_key() -> None:
@@ -368,7 +372,7 @@ def test_bootstrap_of_what_is_no_contrast() -> None:
     assert not why and (found["n"], found["clusters"]) == (24, 12)
     assert found["value"] == pytest.approx(cohens_d(x[0], x[1]), abs=1e-12)
     within = read_clusters(labels, 24)
-    totals = [within.totals(one)[0] for one in d_columns(x)]
+    totals = [cluster_totals(one, within.codes)[0] for one in d_columns(x)]
     want = statistic_interval(d_of_totals, *totals, clusters=within, resamples=500, seed=3)
     assert (found["low"], found["high"]) == pytest.approx([float(end) for end in want])
     crossed = block(np.random.default_rng(0).normal(2.0, 1.0, (2, 40)),
@@ -376,8 +380,6 @@ def test_bootstrap_of_what_is_no_contrast() -> None:
     rows, why = bootstrap(crossed, [0, 1], lambda y, n, axis: y.sum(axis)[0] / y.sum(axis)[1])
     own, _ = bootstrap(crossed, [0, 1], lambda a, b, axis: a.sum(axis) / b.sum(axis), lambda y, n: [y[0], y[1]])
     assert rows == pytest.approx(own) and rows["low"] < rows["value"] < rows["high"] and not why
-    assert ranks(5.0, [1.0, 2.0, 3.0]) == {"p_rank": 0.5, "p_rank_min": 0.5}
-    assert ranks(2.0, list(np.arange(39.0)))["p_rank_min"] == pytest.approx(2 / 40)
 
 
 def test_cells_are_found_by_their_keys_and_units_chosen() -> None:

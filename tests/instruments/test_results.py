@@ -45,9 +45,9 @@ def test_a_table_without_a_description_is_refused() -> None:
     for what in told:
         for blank in ("", " "):
             name = blank if what == "name" else "a"
-            line = f"^column '{name}' has no {what}; say what it is, and what it is counted in$"
+            line = f"^table 'gains': column '{name}' needs a title, a unit and a doc: say what it is$"
             with pytest.raises(InputError, match=line):
-                Column(**{**told, what: blank})
+                Table(frame.rename(columns={"a": name}), (Column(**{**told, what: blank}),), {}, "gains")
     column = Column(**told, format=".1f")
     both = (column, replace(column, name="b"), replace(column, name="c"))
     for given, line in (

@@ -6,7 +6,7 @@ import pytest
 from scipy import stats
 
 from streamscope.cli.errors import InputError
-from streamscope.instruments.stats.estimators import read_clusters, sign_flip
+from streamscope.instruments.stats.estimators import cluster_totals, read_clusters, sign_flip
 from streamscope.instruments.stats.held_out import CHOSEN, RULES, deal, halves, held_out
 from streamscope.instruments.stats.proportions import effective_n, paired_proportions, score_p, wilson
 from streamscope.probes.linear.measure import dealt
@@ -59,7 +59,7 @@ def test_worth_of_cases_that_share_words_and_templates() -> None:
     within, p = read_clusters(labels, 24), x.mean()
     variance = 4 / 3 * ((x - p).sum(1) ** 2).sum() / 24**2  # by words alone, the largest here
     n = p * (1 - p) / variance * (Z / stats.t.ppf(0.975, 3)) ** 2
-    assert effective_n(*within.totals(x.ravel()), clusters=within) == pytest.approx(n) and n < 4
+    assert effective_n(*cluster_totals(x.ravel(), within.codes), clusters=within) == pytest.approx(n) and n < 4
     e = proportion(x.ravel(), labels)
     assert (e.low, e.high) == wilson(x.ravel(), within) and e.high - e.low > 0.5
 

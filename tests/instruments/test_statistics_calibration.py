@@ -108,7 +108,7 @@ def words_and_templates(n_words: int, n_templates: int, cases: int | None) -> tu
 def test_words_crossed_with_templates(design: tuple[int, int, int | None]) -> None:
     x, a, b = words_and_templates(*design)
     within = read_clusters(np.stack([a, b], 1), len(a))
-    calibrated(clustered_t(*within.totals(x), within.shared).p)
+    calibrated(clustered_t(*cluster_totals(x, within.codes), within.shared).p)
     for one in (a, b):  # either alone rejects 10 to 14 % of true nulls
         assert rejected(clustered_t(*cluster_totals(x, one)).p) > 0.09
 
@@ -121,11 +121,11 @@ def test_words_that_are_meant_here_and_compete_there(sign: int) -> None:
     words = rng.standard_normal((S, 60))
     x = words[:, pairs[:, 0]] + sign * words[:, pairs[:, 1]] + rng.standard_normal((S, 400))
     alike = read_clusters([(f"w{a}", f"w{b}") for a, b in pairs], 400)
-    found = clustered_t(*alike.totals(x), alike.shared)
+    found = clustered_t(*cluster_totals(x, alike.codes), alike.shared)
     apart = read_clusters(pairs, 400)
     if sign > 0:
         calibrated(found.p)
-        assert rejected(clustered_t(*apart.totals(x), apart.shared).p) > 0.12
+        assert rejected(clustered_t(*cluster_totals(x, apart.codes), apart.shared).p) > 0.12
     else:
         conservative(found.p)
 

@@ -28,12 +28,13 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
-from scipy.special import ndtr, stdtrit
+from scipy.special import expit, ndtr, stdtrit
 
 from streamscope.cli.errors import InputError
 
 CONFIDENCE = 0.95  # of every interval
 BOOTSTRAP_CLUSTERS = 8  # below this no bootstrap interval of d held 93 % in simulation
+EVEN = 0.8  # clusters are about equal in size where (Σw)²/Σw² is at least this share of their number
 _BATCH_CELLS = 2_000_000  # resampled numbers in memory at once
 
 
@@ -95,10 +96,6 @@ class Clusters:
     shared: Shared | None
     count: int
 
-    def totals(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """`cluster_totals` of values [..., n] by cell."""
-        return cluster_totals(values, self.codes)
-
 
 def read_clusters(clusters: ArrayLike | Sequence[tuple] | None, n: int) -> Clusters:
     """Clusters of n observations from one label each (any hashable), or several: tuples, or an array [n, kinds].
@@ -111,20 +108,18 @@ def read_clusters(clusters: ArrayLike | Sequence[tuple] | None, n: int) -> Clust
     labels = clusters if isinstance(clusters, np.ndarray) else np.asarray(pd.Series(clusters, dtype=object))
     if len(labels) != n:
         raise InputError(f"{n} values but {len(labels)} cluster labels")
-    if labels.dtype == object and any(isinstance(label, tuple | list) for label in labels):
-        if len({len(label) if isinstance(label, tuple | list) else 0 for label in labels}) > 1:
+    if labels.dtype == object:
+        kinds = {len(label) if isinstance(label, tuple | list) else 0 for label in labels}
+        if len(kinds) > 1:
             raise InputError("cluster labels must be of equally many kinds for every value")
-        return _crossed(tuple(map(tuple, labels)))
+        if kinds - {0}:
+            return _crossed(tuple(map(tuple, labels)))
     if labels.ndim == 2:
         return _crossed(tuple(map(tuple, labels.tolist())))
     codes = pd.factorize(labels)[0]
-    _none_missing(codes)
+    if missing := int((codes < 0).sum()):
+        raise InputError(f"{missing} cluster labels are missing")
     return Clusters(codes, None, int(codes.max()) + 1 if n else 0)
-
-
-def _none_missing(codes: np.ndarray) -> None:
-    if (codes < 0).any():
-        raise InputError(f"{int((codes < 0).sum())} cluster labels are missing")
 
 
 @lru_cache(maxsize=64)  # one table is summarised for every head, with the same labels
@@ -132,8 +127,8 @@ def _crossed(labels: tuple[tuple, ...]) -> Clusters:
     """`read_clusters` of labels of several kinds."""
     columns = [np.array([*column, None], object)[:-1] for column in zip(*labels, strict=True)]
     kinds = [pd.factorize(column)[0] for column in columns]
-    for kind in kinds:
-        _none_missing(kind)
+    if missing := sum(int((kind < 0).sum()) for kind in kinds):
+        raise InputError(f"{missing} cluster labels are missing")
     codes = pd.MultiIndex.from_arrays(kinds).factorize()[0] if len(kinds) > 1 else kinds[0]
     first = np.unique(codes, return_index=True)[1]
     sizes = np.bincount(codes).astype(float)
@@ -146,27 +141,11 @@ def _crossed(labels: tuple[tuple, ...]) -> Clusters:
     return Clusters(codes, Shared.of(names, sizes), min(int(kind.max()) + 1 for kind in kinds))
 
 
-def cluster_codes(clusters: ArrayLike | None, n: int) -> np.ndarray:
-    """The codes of `read_clusters`, for statistics of one label per observation: `InputError` for several kinds."""
-    result = read_clusters(clusters, n)
-    if result.shared is not None:
-        raise InputError("this statistic takes one cluster label per value, here are several; give the coarsest")
-    return result.codes
-
-
 def cluster_totals(values: np.ndarray, codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Sums [..., D] of values [..., n] by cluster code, and the counts [D]."""
-    order, starts, counts = _sorted_clusters(codes.tobytes(), codes.dtype.str)
-    return np.add.reduceat(values[..., order], starts, axis=-1), counts.copy()
-
-
-@lru_cache(maxsize=32)  # a table is summarised cell by cell, with the same codes
-def _sorted_clusters(codes: bytes, dtype: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The order [n] by cluster, where each starts [D], and its size [D]."""
-    array = np.frombuffer(codes, dtype)
-    order = np.argsort(array, kind="stable")
-    starts = np.flatnonzero(np.diff(array[order], prepend=-1))
-    return order, starts, np.diff(np.append(starts, len(array))).astype(float)
+    order = np.argsort(codes, kind="stable")
+    starts = np.flatnonzero(np.diff(codes[order], prepend=-1))
+    return np.add.reduceat(values[..., order], starts, axis=-1), np.diff(np.append(starts, len(codes))).astype(float)
 
 
 def ratio_and_error(
@@ -205,9 +184,61 @@ def degrees_of_freedom(counts: np.ndarray, shared: Shared | None = None) -> np.n
     return np.asarray(1 / (np.square(p).sum(-1) + w.sum(-1) ** 2 - np.square(w).sum(-1)))
 
 
-def t_quantile(df: float) -> float:
+def t_quantile(df: ArrayLike) -> np.ndarray:
     """Two-sided Student quantile: the half-width of a 95 % interval in standard errors."""
-    return float(stdtrit(df, 0.5 + CONFIDENCE / 2))
+    return np.asarray(stdtrit(df, 0.5 + CONFIDENCE / 2))
+
+
+# ---- means that have a smallest or largest possible value: shares, probabilities, counts --------------
+# t is symmetric: where values are skewed it covers too little, and it can end beyond the limit. How often each of these
+# holds: docs/guides/measuring.md
+
+
+def bounded_interval(
+    value: np.ndarray, error: np.ndarray, t: np.ndarray, residuals: np.ndarray, clusters: np.ndarray,
+    sizes: np.ndarray, limits: tuple[float, float], shared: Shared | None = None,
+) -> np.ndarray:  # fmt: skip
+    """The intervals [2, means] of means between `limits`, from their standard errors, quantiles t, residuals e
+    [means, clusters] that sum to 0, numbers of clusters, and the clusters' sizes.
+
+    Hall's interval (1992, Journal of the Royal Statistical Society B 54:221) removes the skewness g of the mean; where
+    it is 0 this is value ± t · error:
+
+        g = Σ e³ / (Σ e²)^{3/2}      U(q) = ((1 + g (q − g/6))^{1/3} − 1) / (g/3)
+        value − U(t) · error   to   value − U(−t) · error
+
+    Of clusters with labels of several kinds (`shared`) g is the largest of those by one kind. Ends beyond a limit, and
+    both of fewer than 8 clusters or unequal ones, where g cannot be estimated, are those of `inside`.
+    """
+    skews = []
+    for e in (residuals, *(cluster_totals(residuals, codes)[0] for codes in (shared.kinds if shared else ()))):
+        skews.append(np.nan_to_num((e**3).sum(-1) / np.square(e).sum(-1) ** 1.5))
+    g = np.take_along_axis(np.array(skews), np.abs(skews).argmax(0)[None], 0)[0]
+    q = np.array([t, -t])
+    ends = value - error * np.where(np.abs(g) < 1e-9, q, (np.cbrt(1 + g * (q - g / 6)) - 1) / (g / 3))
+    is_unknown = sizes.sum(-1) ** 2 / np.square(sizes).sum(-1) < EVEN * (sizes > 0).sum(-1)
+    is_unknown |= clusters < BOOTSTRAP_CLUSTERS
+    return inside(np.where(is_unknown, np.nan, ends), value, t * error, limits)
+
+
+def inside(ends: np.ndarray, value: np.ndarray, half: np.ndarray, limits: tuple[float, float]) -> np.ndarray:
+    """Intervals [2, …] whose ends beyond the limits, or NaN, are those on the log-odds scale (the delta method).
+
+    y(value) ± y'(value) · half carried back, y = log((x − a)/(b − x)) between the limits a and b, `half` the half-width
+    of t. Without b it is log(x − a), without both x itself. A value at a limit has its end there.
+    """
+    (a, b), sides = limits, np.array([-half, half])
+    below, above = value - a, b - value  # infinite without a limit
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        steps = sides * (1 / below + 1 / above)
+        if np.isfinite(b - a):
+            moved = a + (b - a) * expit(np.log(below) - np.log(above) + steps)
+        elif np.isfinite(a):
+            moved = a + below * np.exp(steps)
+        else:
+            moved = b - above * np.exp(-steps) if np.isfinite(b) else value + sides
+    moved = np.where((a < value) & (value < b), moved, np.clip(value + sides, a, b))
+    return np.where((ends >= a) & (ends <= b), ends, moved)
 
 
 def expanded_level(d: int) -> float:
@@ -249,7 +280,7 @@ def cluster_bootstrap(
 def statistic_interval(
     statistic: Callable[..., np.ndarray], *columns: np.ndarray, clusters: Clusters, resamples: int = 5000, seed: int = 0
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Interval of a statistic of totals per cell: `cluster_bootstrap`, or linearised where cells share labels.
+    """Interval of one statistic of totals per cell: `cluster_bootstrap`, or linearised where cells share labels.
 
     Cells that share labels cannot be drawn independently. There θ = g(Σ c_1d, Σ c_2d, …) has θ ± t_df sqrt(Var), Var =
     `clustered_square` of e_d = Σ_k ∂g/∂C_k c_kd with derivatives by central differences (the delta method; e_d sums to
@@ -258,17 +289,18 @@ def statistic_interval(
     shared = clusters.shared
     if shared is None:
         return cluster_bootstrap(statistic, *columns, resamples=resamples, seed=seed)
-    cells = np.broadcast_arrays(*columns)
-    sums, steps = [c.sum(-1, keepdims=True) for c in cells], [1e-6 * np.abs(c).sum(-1, keepdims=True) for c in cells]
-    influence = np.zeros(cells[0].shape)
-    for k, step in enumerate(steps):
-        high_args, low_args = ([*sums[:k], sums[k] + way * step, *sums[k + 1 :]] for way in (1, -1))
-        rise = np.asarray(statistic(*high_args, axis=-1)) - np.asarray(statistic(*low_args, axis=-1))
-        influence += rise[..., None] / np.where(step > 0, 2 * step, 1.0) * cells[k]
-    error = np.sqrt(clustered_square(influence - influence.mean(-1, keepdims=True), shared))
-    half = t_quantile(float(degrees_of_freedom(shared.sizes, shared))) * np.where(error > 0, error, np.nan)
-    centre = np.asarray(statistic(*cells, axis=-1))
-    return np.asarray(centre - half), np.asarray(centre + half)
+    sums, influence = [column.sum(-1, keepdims=True) for column in columns], np.zeros(len(shared.sizes))
+    for k, column in enumerate(columns):
+        for place in np.ndindex(column.shape[:-1]):
+            step = np.zeros_like(sums[k])
+            step[place] = 1e-6 * np.abs(column[place]).sum()
+            rise = statistic(*sums[:k], sums[k] + step, *sums[k + 1 :], axis=-1)
+            rise = rise - statistic(*sums[:k], sums[k] - step, *sums[k + 1 :], axis=-1)
+            influence += rise / (2 * step.sum() or 1.0) * column[place]
+    error = np.sqrt(clustered_square(influence - influence.mean(), shared))
+    half = t_quantile(degrees_of_freedom(shared.sizes, shared)) * np.where(error > 0, error, np.nan)
+    centre = np.asarray(statistic(*columns, axis=-1))
+    return centre - half, centre + half
 
 
 def ratio(totals: np.ndarray, counts: np.ndarray, axis: int = -1) -> np.ndarray:
@@ -315,11 +347,6 @@ def d_of_totals(
         return np.asarray((s1 - s0) / m / np.sqrt(variance))
 
 
-def constant(values: np.ndarray) -> bool:
-    """Whether values differ by no more than float64 rounds numbers of their size."""
-    return bool(np.ptp(values) <= 8 * np.finfo(float).eps * np.abs(values).max())
-
-
 Rank = namedtuple("Rank", ("p", "p_min"))
 """p of a rank, and the smallest it can be; it can reject at α only if p_min ≤ α."""
 
@@ -339,7 +366,10 @@ def sign_flip(
     from scipy import stats
 
     x = np.asarray(differences, float)
-    totals, counts = cluster_totals(x, cluster_codes(clusters, len(x)))
+    cells = read_clusters(clusters, len(x))
+    if cells.shared is not None:
+        raise InputError("this statistic takes one cluster label per value, here are several; give the coarsest")
+    totals, counts = cluster_totals(x, cells.codes)
     moving = totals[totals != 0]
     m = len(moving)
     result = stats.permutation_test(
@@ -362,7 +392,8 @@ def rank_among(
     """
     x = np.asarray(draws, float)
     n, tied = len(x), 1e-12 * max(abs(observed), float(np.abs(x).max()))
-    above, below = ((1 + int((y >= 0).sum())) / (1 + n) for y in (x - observed + tied, observed - x + tied))
+    above = (1 + int((x - observed >= -tied).sum())) / (1 + n)
+    below = (1 + int((observed - x >= -tied).sum())) / (1 + n)
     if alternative == "greater":
         return Rank(above, 1 / (1 + n))
     return Rank(min(1.0, 2 * min(above, below)), 2 / (1 + n))

@@ -9,6 +9,7 @@ from scipy.special import bdtr, ndtr, ndtri, stdtr
 from streamscope.instruments.stats.estimators import (
     CONFIDENCE,
     Clusters,
+    cluster_totals,
     degrees_of_freedom,
     ratio_and_error,
     read_clusters,
@@ -25,8 +26,8 @@ ProportionDifference = namedtuple(
 """Hits of one method minus hits of another on the same cases, as shares; p that they hit equally often."""
 
 
-def wilson(hits: np.ndarray, clusters: Clusters | None, inflation: float = 1.0) -> tuple[float, float]:
-    """Wilson's 95 % interval of the share of hits (0 or 1); None: every case is a cluster.
+def wilson(hits: np.ndarray, clusters: Clusters | None, inflation: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
+    """Wilson's 95 % intervals of shares of hits (0 or 1) [..., cases]; None: every case is a cluster.
 
     p = k/n; the interval is {π : |p − π| ≤ z sqrt(π(1−π)/n)}, never outside [0, 1], never of width 0. Clusters: n is
     replaced by the effective n* = p(1−p)/SE² · (z/t_df)², SE of the ratio estimator, at most n (Korn & Graubard
@@ -34,35 +35,39 @@ def wilson(hits: np.ndarray, clusters: Clusters | None, inflation: float = 1.0) 
     (`observations.Measure`).
     """
     n = _worth(hits, clusters) / inflation
-    p, z2 = float(hits.mean()), Z**2
-    centre, half = p + z2 / (2 * n), float(np.sqrt(z2 * (p * (1 - p) / n + z2 / (4 * n**2))))
-    return max(0.0, (centre - half) / (1 + z2 / n)), min(1.0, (centre + half) / (1 + z2 / n))
+    p, z2 = hits.mean(-1), Z**2
+    centre, half = p + z2 / (2 * n), np.sqrt(z2 * (p * (1 - p) / n + z2 / (4 * n**2)))
+    return np.maximum(0.0, (centre - half) / (1 + z2 / n)), np.minimum(1.0, (centre + half) / (1 + z2 / n))
 
 
-def score_p(hits: np.ndarray, null: float, clusters: Clusters | None, inflation: float = 1.0) -> float:
-    """p that the share is `null`: 2 Φ(−|p − π| / sqrt(π(1−π)/n*)), below .05 where π is outside `wilson`.
+def score_p(
+    hits: np.ndarray, null: np.ndarray | float, clusters: Clusters | None, inflation: float = 1.0
+) -> np.ndarray:
+    """p that shares of hits [..., cases] are `null`: 2 Φ(−|p − π| / sqrt(π(1−π)/n*)), below .05 where π is outside
+    `wilson`.
 
     1 where π is 0 or 1.
     """
     error = np.sqrt(null * (1 - null) * inflation / _worth(hits, clusters))
-    return float(2 * ndtr(-abs(float(hits.mean()) - null) / error)) if error > 0 else 1.0
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(error == 0, 1.0, 2 * ndtr(-np.abs(hits.mean(-1) - null) / error))
 
 
-def _worth(hits: np.ndarray, clusters: Clusters | None) -> float:
+def _worth(hits: np.ndarray, clusters: Clusters | None) -> np.ndarray:
     """n, or n* of clusters."""
-    return float(len(hits)) if clusters is None else effective_n(*clusters.totals(hits), clusters)
+    if clusters is None:
+        return np.asarray(hits.shape[-1], float)
+    return effective_n(*cluster_totals(hits, clusters.codes), clusters)
 
 
-def effective_n(totals: np.ndarray, counts: np.ndarray, clusters: Clusters | None = None) -> float:
-    """Independent cases worth as much as these clusters of hits: p(1−p)/SE² · (z/t)², between 1 and Σ counts."""
+def effective_n(totals: np.ndarray, counts: np.ndarray, clusters: Clusters | None = None) -> np.ndarray:
+    """Independent cases worth as much as clusters of hits [..., clusters]: p(1−p)/SE² · (z/t)², from 1 to Σ counts."""
     shared, d = (None, len(counts)) if clusters is None else (clusters.shared, clusters.count)
     share, error = ratio_and_error(totals, counts, shared)
-    n, df = float(counts.sum()), float(degrees_of_freedom(counts, shared))
-    spread = float(share * (1 - share))
-    if spread == 0:
-        return float(d)
-    ratio_zt = Z / t_quantile(df)
-    return max(1.0, spread / max(float(error) ** 2, spread / n) * ratio_zt**2)
+    spread, ratio_zt = share * (1 - share), Z / t_quantile(degrees_of_freedom(counts, shared))
+    with np.errstate(invalid="ignore"):
+        worth = spread / np.maximum(error**2, spread / counts.sum()) * ratio_zt**2
+    return np.where(spread == 0, float(d), np.maximum(1.0, worth))
 
 
 def paired_proportions(
@@ -92,13 +97,13 @@ def paired_proportions(
         centre, half = p12 - p21, Z * float(np.sqrt((p12 + p21 - (p12 - p21) ** 2) / (n + 2)))
         low, high = max(-1.0, centre - half), min(1.0, centre + half)
     elif (groups := (cluster_index := read_clusters(clusters, n)).count) > 1:
-        shared, (totals, counts) = cluster_index.shared, cluster_index.totals(x - y)
+        shared, (totals, counts) = cluster_index.shared, cluster_totals(x - y, cluster_index.codes)
         error, df = float(ratio_and_error(totals, counts, shared)[1]), float(degrees_of_freedom(counts, shared))
         if shared is None:
             p = sign_flip(x - y, clusters, resamples=resamples, seed=seed)
         else:
             p = float(2 * stdtr(df, -abs(difference) / error)) if error > 0 else 1.0
         if error != 0:
-            half = t_quantile(df) * error
+            half = float(t_quantile(df)) * error
             low, high = max(-1.0, difference - half), min(1.0, difference + half)
     return ProportionDifference(n, groups, float(x.mean()), float(y.mean()), difference, low, high, p)
