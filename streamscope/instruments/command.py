@@ -160,9 +160,8 @@ class Job:
 
     def models(self) -> "tuple[Any, Any]":
         """The model and its control, or None."""
-        from streamscope.instruments.data import Documents
+        from streamscope.instruments.data import Documents, check_tokenizer
         from streamscope.instruments.open_data import same_tokens
-        from streamscope.instruments.prompts.alignment import check_tokenizer
         from streamscope.models.checkpoint import load_for_instruments
 
         def opened(name: str) -> Any:

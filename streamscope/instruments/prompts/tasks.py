@@ -16,21 +16,24 @@ Two rules, one per kind of source:
 A case that cannot be scored is filtered and counted with its reason.
 """
 
+import hashlib
 from collections import Counter, namedtuple
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pandas as pd
 
 from streamscope.cli.errors import InputError
 from streamscope.cli.terminal import counted
+from streamscope.instruments.data import Data, Splittable, Tasks, check_tokenizer
 from streamscope.instruments.prompts import check_task, load_suite
 from streamscope.instruments.prompts.alignment import LONG, none_left
 from streamscope.instruments.prompts.loaders import PAIRS, SentencePair, SentencePairs
-from streamscope.instruments.prompts.suite import Suite, unit_of, units
+from streamscope.instruments.prompts.suite import Suite, units
 from streamscope.instruments.stats.estimators import read_clusters
+from streamscope.instruments.stats.held_out import sides_of, unit_of
 from streamscope.text.tokenizer import Tokenizer
 
 Rule = Literal["token", "sentence"]
@@ -183,3 +186,39 @@ def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
 def _require(name: str, kept_rows: Sequence[Any], filtered: Filtered, n_ctx: int | None) -> None:
     if not kept_rows:
         raise InputError(f"no case of {name!r} can be scored: {none_left(filtered, 'cases', n_ctx)}")
+
+
+@dataclass(frozen=True)
+class OpenTasks(Splittable):
+    """Tasks with the cases that one model's tokenizer and context can score."""
+
+    kind: ClassVar[type[Data]] = Tasks
+    tasks: list[Task]
+    tokenizer: Any
+
+    @staticmethod
+    def units(task: Task) -> pd.DataFrame:
+        """unit (its id and a hash of answer and foil, the same in every model), cluster and kind of every case."""
+        cases = task.cases
+        names = [
+            f"{name}:{hashlib.sha1(f'{answer} | {foil}'.encode()).hexdigest()[:10]}"
+            for name, answer, foil in zip(cases["id"], cases["answer"], cases["foil"], strict=True)
+        ]
+        return cases[["cluster", "category", "relation", "order"]].assign(unit=names)
+
+    def _half(self, side: int, by: str) -> "OpenTasks":
+        sides = [sides_of(task.cases, by, task.name) == side for task in self.tasks]
+        tasks = [task.only(np.flatnonzero(rows).tolist()) for task, rows in zip(self.tasks, sides, strict=True)]
+        return replace(self, tasks=tasks)
+
+    def title(self) -> str:
+        return "; ".join(task.title for task in self.tasks)
+
+    def about(self) -> dict[str, Any]:
+        return {task.name: [task.source, task.title] for task in self.tasks}
+
+
+def open_tasks(spec: Tasks, model: Any) -> OpenTasks:
+    """The tasks with their cases in the model's tokens."""
+    tokenizer = check_tokenizer(model)
+    return OpenTasks(load_tasks(spec.tasks, tokenizer, model.config.n_ctx), tokenizer)
