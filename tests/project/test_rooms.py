@@ -102,6 +102,7 @@ BESIDE = {
     "interventions/ablate/measure.py": {  # of --screen, and of heads ranked by a probe
         "streamscope.interventions.patch.activations", "streamscope.probes.pds", "streamscope.probes.roles",
     },
+    "interventions/edits.py": {"streamscope.probes.stream_states"},  # of directions only
     "interventions/observe.py": {f"streamscope.probes.{name}" for name in ("coherence", "roles", "sps")},  # of prompts
     "models/checkpoint.py": {  # of hf:NAME and GGUF files only; TransformerLens' bridges take two seconds
         f"streamscope.models.interop.huggingface.{name}" for name in ("bridged", "convert", "families")

@@ -13,6 +13,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
@@ -63,19 +64,18 @@ class Aligned:
         return [roles["query"][-1] for roles in self.positions]
 
     def only(self, rows: Sequence[int]) -> "Aligned":
-        columns: dict[str, Any] = {}
-        for name in ("tokens", "positions", "continuations"):
-            column = getattr(self, name)
-            columns[name] = [column[i] for i in rows]
-        prompts = tuple([self.prompts[i] for i in rows])
-        ids = {prompt.id for prompt in prompts}
+        columns = {
+            name: [getattr(self, name)[i] for i in rows] for name in ("prompts", "tokens", "positions", "continuations")
+        }
+        ids = {prompt.id for prompt in columns["prompts"]}
         unscored = [(name, reason) for name, reason in self.unscored if name in ids]
-        return replace(self, prompts=prompts, unscored=unscored, **columns)
+        return Aligned(tuple(columns.pop("prompts")), **columns, filtered=self.filtered,
+                       dropped_pairs=self.dropped_pairs, unscored=unscored)  # fmt: skip
 
     def scoring(self) -> str:
         """For a title: how many prompts have no continuations to compare, and of how many only a first token counts."""
         pairs = [pair for pair in self.continuations if pair is not None]
-        notes = [f"{n} left out: {reason}" for reason, n in Counter(reason for _, reason in self.unscored).items()]
+        notes = [f"{n} left out: {reason}" for reason, n in Counter(dict(self.unscored).values()).items()]
         if none := len(self.continuations) - len(pairs) - len(self.unscored):
             notes.append(f"{none} without continuations")
         if cut := sum(len(a) + len(b) > 2 for a, b in pairs):
@@ -84,9 +84,8 @@ class Aligned:
 
     def pairs(self) -> list[tuple[int, int]]:
         """Indices (target first, target last) of the pairs with both prompts kept."""
-        index = {(p.pair, p.order): i for i, p in enumerate(self.prompts) if p.pair is not None}
-        first = [(pair, i) for (pair, order), i in index.items() if order == "target_first"]
-        return [(i, index[pair, "target_last"]) for pair, i in first if (pair, "target_last") in index]
+        last = {p.pair: i for i, p in enumerate(self.prompts) if p.pair is not None and p.order == "target_last"}
+        return [(i, last[p.pair]) for i, p in enumerate(self.prompts) if p.order == "target_first" and p.pair in last]
 
 
 def align(suite: Suite, tokenizer: "Tokenizer", n_ctx: int | None = None) -> Aligned:
@@ -141,11 +140,11 @@ def align(suite: Suite, tokenizer: "Tokenizer", n_ctx: int | None = None) -> Ali
 
 def none_left(filtered: Sequence[tuple[str, str]], noun: str, n_ctx: int | None) -> str:
     """Why no prompt or case is left, how many each reason took, and what to use instead."""
-    counts = Counter(reason for _, reason in filtered)
-    parts = [
-        f"{reason}{f' of {n_ctx} tokens' if reason == LONG else ''} ({n:,} of {len(filtered):,} {noun})"
-        for reason, n in counts.most_common()
-    ]
+    counts = Counter([reason for _, reason in filtered])
+    parts = []
+    for reason, n in counts.most_common():
+        limit = f" of {n_ctx} tokens" if reason == LONG else ""
+        parts.append(f"{reason}{limit} ({n:,} of {len(filtered):,} {noun})")
     longer = "a model with a longer context (--scale zoo has 128 tokens), or " if LONG in counts else ""
     return f"{', '.join(parts) or 'it is empty'}; use {longer}another suite"
 
@@ -176,18 +175,15 @@ class OpenPrompts(Splittable):
     suite: Suite | None = None
 
     def title(self) -> str:
-        n_kept, suite = len(self.aligned.prompts), self.suite
-        left_out = "".join(f", {n} left out: {reason}" for reason, n in self._left_out.items())
-        if suite is None:
-            text = f"{counted(n_kept, 'prompt')}{left_out}"
-        else:
-            text = f"{suite.name}: {n_kept} of {counted(len(suite.prompts), 'prompt')}{left_out}"
-            text += f", {len(suite.skipped)} entries skipped" if suite.skipped else ""
-        return f"{text}; {population(self.aligned.prompts)}"
-
-    @property
-    def _left_out(self) -> Counter[str]:
-        return Counter(reason for _, reason in self.aligned.filtered)
+        kept, suite = self.aligned.prompts, self.suite
+        text = counted(len(kept), "prompt")
+        if suite is not None:
+            text = f"{suite.name}: {len(kept)} of {counted(len(suite.prompts), 'prompt')}"
+        for reason, n in self.about()["left_out"].items():
+            text += f", {n} left out: {reason}"
+        if suite is not None and suite.skipped:
+            text += f", {len(suite.skipped)} entries skipped"
+        return f"{text}; {population(kept)}"
 
     @property
     def prompts(self) -> Sequence[Prompt]:
@@ -196,9 +192,10 @@ class OpenPrompts(Splittable):
 
     def cases(self) -> pd.DataFrame:
         """Pair, cluster, category, relation and order of all prompts: halves are the same in every tokenizer."""
-        names = ("id", "pair", "category", "relation", "order")
-        columns = {name: [getattr(prompt, name) or "" for prompt in self.prompts] for name in names}
-        return pd.DataFrame({"cluster": pd.Series(units(self.prompts), dtype=object), **columns})
+        rows = [(p.id, p.pair or "", p.category, p.relation or "", p.order or "") for p in self.prompts]
+        frame = pd.DataFrame(rows, columns=["id", "pair", "category", "relation", "order"])
+        frame.insert(0, "cluster", pd.Series(units(self.prompts), dtype=object))
+        return frame
 
     def only(self, rows: Sequence[int]) -> "OpenPrompts":
         if self.suite is None:
@@ -213,14 +210,18 @@ class OpenPrompts(Splittable):
         aligned = replace(self.aligned.only(kept_rows), filtered=left_out, dropped_pairs=pairs)
         return replace(self, aligned=aligned, suite=replace(self.suite, prompts=prompts))
 
+    @cached_property
+    def _texts(self) -> dict[str, str]:
+        return {prompt.id: prompt.text for prompt in self.aligned.prompts}
+
     def unit(self, *ids: str) -> str:
         """A name that only the same prompts have: the first id and a hash of the texts."""
-        texts = {p.id: p.text for p in self.aligned.prompts}
-        return f"{ids[0]}:{hashlib.sha1(' | '.join(texts[i] for i in ids).encode()).hexdigest()[:10]}"
+        return f"{ids[0]}:{hashlib.sha1(' | '.join(map(self._texts.__getitem__, ids)).encode()).hexdigest()[:10]}"
 
     def about(self) -> dict[str, Any]:
-        source = self.suite.source if self.suite is not None else "given"
-        return {"suite": source, "prompts": len(self.aligned.prompts), "left_out": dict(self._left_out)}
+        source = "given" if self.suite is None else self.suite.source
+        left_out = Counter(dict(self.aligned.filtered).values())
+        return {"suite": source, "prompts": len(self.aligned.prompts), "left_out": dict(left_out)}
 
 
 def given_prompts(prompts: Any, model: Any, tokenizer: Any = None) -> OpenPrompts:

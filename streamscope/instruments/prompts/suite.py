@@ -67,27 +67,28 @@ class Prompt:
                 raise InputError(f"{place}: role {role!r} [{start}, {end}) leaves the text of {length}")
             if self.text[start:end] != self.text[start:end].strip():
                 raise InputError(f"{place}: role {role!r} is {self.text[start:end]!r}; leave the space out")
-        if self.order is not None and self.order != order_of(self.roles):
-            raise InputError(f"{place} is marked {self.order!r}, but its roles say {order_of(self.roles)}")
-        if self.pair is not None and self.order is None:
-            raise InputError(f"{place} is of pair {self.pair!r} but has no order; write target_first or target_last")
-        if self.words is not None and not (self.words and all(self.words.values())):
-            raise InputError(f"{place} has empty 'words'; name at least one kind and its label, or leave them out")
-        if (self.coherent is None) != (self.incoherent is None):
-            raise InputError(f"{place} has one continuation; give both, or none")
-        if self.coherent is not None and not (self.coherent.strip() and (self.incoherent or "").strip()):
-            raise InputError(f"{place} has an empty continuation")
-        if self.corrupt is not None and self.coherent is None:
-            raise InputError(f"{place} has a corrupted text, but no answers and foils; give both")
-        if self.corrupt == self.text:
-            raise InputError(f"{place}: its corrupted text is the text; give another one")
-        if bool(self.answers) != bool(self.foils) or "" in map(str.strip, (*self.answers, *self.foils)):
-            raise InputError(f"{place} needs both 'answers' and 'foils', and none of them empty")
+        order = order_of(self.roles)
+        continuations = [c for c in (self.coherent, self.incoherent, *self.answers, *self.foils) if c is not None]
+        problems = {
+            f" is marked {self.order!r}, but its roles say {order}": self.order not in (None, order),
+            f" is of pair {self.pair!r} but has no order; write target_first or target_last":
+                self.pair is not None and self.order is None,
+            " has empty 'words'; name at least one kind and its label, or leave them out":
+                self.words is not None and not (self.words and all(self.words.values())),
+            " has one continuation; give both, or none": (self.coherent is None) != (self.incoherent is None),
+            " has a corrupted text, but no answers and foils; give both":
+                self.corrupt is not None and self.coherent is None,
+            ": its corrupted text is the text; give another one": self.corrupt == self.text,
+            " needs both 'answers' and 'foils'": bool(self.answers) != bool(self.foils),
+            " has an empty continuation, answer or foil": "" in map(str.strip, continuations),
+        }  # fmt: skip
+        for problem, is_there in problems.items():
+            if is_there:
+                raise InputError(f"{place}{problem}")
         if common := set(self.answers) & set(self.foils):
             raise InputError(f"{place} has {common.pop()!r} among its answers and among its foils")
-        for continuation in (self.coherent, self.incoherent, *self.answers, *self.foils):
-            if continuation is not None:
-                check_space(self.text, continuation, place)
+        for continuation in continuations:
+            check_space(self.text, continuation, place)
 
 
 UNSPACED = re.compile("[\u0e00-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")
