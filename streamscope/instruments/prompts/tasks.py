@@ -42,6 +42,7 @@ MERGED = "a continuation does not start a new token"
 SAME = "answer and foil differ in no token"
 FIRST = "the sentences differ in their first token, and no BOS stands before it"
 NONE = "no answer and foil"
+CASES = ["id", "pair", "cluster", "category", "relation", "order", "answer", "foil", "given", "cut"]
 
 
 Reads = namedtuple("Reads", ("tokens", "positions", "ids", "cases", "sides"))
@@ -122,10 +123,8 @@ def token_task(suite: Suite, tokenizer: Tokenizer, n_ctx: int | None = None) -> 
     """The rule "token" over the prompts of a suite."""
     texts = [(p.text, p.text + str(p.coherent), p.text + str(p.incoherent)) for p in suite.prompts]
     rows = tokenizer.encode_batch([text for three in texts for text in three])
-    kept_rows: list[tuple[Any, ...]] = []
-    filtered: Filtered = list(suite.skipped)
-    for i, prompt in enumerate(suite.prompts):
-        prefix, answer, foil = rows[3 * i : 3 * i + 3]
+    kept_rows, filtered = list[tuple[Any, ...]](), list(suite.skipped)
+    for prompt, prefix, answer, foil in zip(suite.prompts, rows[::3], rows[1::3], rows[2::3], strict=True):
         n = common_prefix(answer, foil)
         if prompt.coherent is None:
             reason = NONE
@@ -143,9 +142,8 @@ def token_task(suite: Suite, tokenizer: Tokenizer, n_ctx: int | None = None) -> 
     _require(suite.name, kept_rows, filtered, n_ctx)
     prompts, given_counts, cuts, tokens, positions, ids = map(list, zip(*kept_rows, strict=True))
     cases = pd.DataFrame(
-        [{"id": p.id, "pair": p.pair or "", "cluster": unit, "category": p.category, "relation": p.relation or "",
-          "order": p.order or "", "answer": p.coherent, "foil": p.incoherent, "given": n, "cut": cut}
-         for p, unit, n, cut in zip(prompts, units(prompts), given_counts, cuts, strict=True)]
+        [(p.id, p.pair or "", unit, p.category, p.relation or "", p.order or "", p.coherent, p.incoherent, n, cut)
+         for p, unit, n, cut in zip(prompts, units(prompts), given_counts, cuts, strict=True)], columns=CASES,
     )  # fmt: skip
     reads = Reads(tokens, positions, ids, np.arange(len(kept_rows)), np.ones((len(kept_rows), 2), bool))
     return Task(suite.name, suite.source, "token", cases, reads, filtered)
@@ -154,13 +152,9 @@ def token_task(suite: Suite, tokenizer: Tokenizer, n_ctx: int | None = None) -> 
 def sentence_task(pairs: SentencePairs, tokenizer: Tokenizer, n_ctx: int | None = None) -> Task:
     """The rule "sentence" over pairs of sentences."""
     rows = tokenizer.encode_batch([text for p in pairs.pairs for text in (p.good, p.bad)])
-    kept_pairs: list[tuple[SentencePair, int]] = []
-    reads: list[tuple[Any, ...]] = []
-    filtered: Filtered = list(pairs.skipped)
-    for i, pair in enumerate(pairs.pairs):
-        good, bad = rows[2 * i : 2 * i + 2]
-        n = common_prefix(good, bad)
-        longest = max(len(good), len(bad))
+    kept_pairs, reads, filtered = list[tuple[SentencePair, int]](), list[tuple[Any, ...]](), list(pairs.skipped)
+    for pair, good, bad in zip(pairs.pairs, rows[::2], rows[1::2], strict=True):
+        n, longest = common_prefix(good, bad), max(len(good), len(bad))
         if n >= longest or not n or (n_ctx is not None and longest > n_ctx):
             filtered.append((pair.id, SAME if n >= longest else LONG if n else FIRST))
             continue
@@ -170,10 +164,9 @@ def sentence_task(pairs: SentencePairs, tokenizer: Tokenizer, n_ctx: int | None 
         kept_pairs.append((pair, n - 1))
     _require(pairs.name, kept_pairs, filtered, n_ctx)
     cases = pd.DataFrame(
-        [{"id": p.id, "pair": "", "cluster": (p.cluster or p.id, *p.words) if p.words else p.cluster or p.id,
-          "category": p.category, "relation": "", "order": "", "answer": p.good, "foil": p.bad, "given": n}
-         for p, n in kept_pairs]
-    ).assign(cut=False)  # fmt: skip
+        [(p.id, "", (p.cluster or p.id, *p.words) if p.words else p.cluster or p.id, p.category, "", "", p.good, p.bad,
+          n, False) for p, n in kept_pairs], columns=CASES,
+    )  # fmt: skip
     tokens, positions, ids, owners, sides_read = map(list, zip(*reads, strict=True))
     all_reads = Reads(tokens, positions, ids, np.array(owners), np.array(sides_read))
     return Task(pairs.name, pairs.source, "sentence", cases, all_reads, filtered)
