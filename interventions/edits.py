@@ -11,7 +11,7 @@ replaces a stream, `mixing` its mixing, `latents` changes the latents of HDPL pr
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -20,7 +20,9 @@ from torch import Tensor
 from streamscope.cli.errors import InputError
 from streamscope.models.head_spec import Head
 from streamscope.models.hooks import Edit, Query, everywhere, run
-from streamscope.probes.stream_states import Place, place_at
+
+if TYPE_CHECKING:
+    from streamscope.probes.stream_states import Place
 
 Z = "blocks.{}.attn.hook_z"
 
@@ -64,6 +66,8 @@ def add_direction(
     streams: "resid" with a single stream, "token" and "context", "s0", "s1", … of hyper-connections. Hooks:
     `blocks.L.hook_resid_post`, `hook_token_post`, `hook_context_post` [B, T, D], `hook_streams_post` [B, T, N, D].
     """
+    from streamscope.probes.stream_states import place_at
+
     edits: dict[str, Edit] = {}
     for layer, c in sorted(amounts.items()):
         by_hook: dict[str, list[Place]] = {}
@@ -117,7 +121,7 @@ def _resample(z: Tensor, hook: Any, *, index: list[int], g: float, seed: int) ->
 
 
 @everywhere
-def _add(x: Tensor, hook: Any, *, places: Sequence[Place], step: Tensor) -> Tensor:
+def _add(x: Tensor, hook: Any, *, places: "Sequence[Place]", step: Tensor) -> Tensor:
     for place in places:
         x = place.put(x, ..., place.of(x) + step.to(x))
     return x

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -29,13 +29,15 @@ from streamscope.cli.terminal import counted
 from streamscope.instruments.contract import keep_after, say, ticks
 from streamscope.instruments.observations import Measure, Observations
 from streamscope.instruments.open_data import OpenDocuments, task_block
-from streamscope.instruments.prompts.alignment import Aligned
-from streamscope.instruments.prompts.tasks import Task
 from streamscope.models.hooks import Edits, Query, batches, edited_at, pad, run
 from streamscope.models.readout import divergences, log_probs_at, map_logits, token_losses
 from streamscope.models.sweep import chunk_tokens, pass_shares, passes, run_sweep
 from streamscope.models.transformer import StreamTransformer
 from streamscope.text.shards import NO_TARGET, TokenShards, document_batches
+
+if TYPE_CHECKING:
+    from streamscope.instruments.prompts.alignment import Aligned
+    from streamscope.instruments.prompts.tasks import Task
 
 Progress = Callable[[Iterable], Iterable]
 MEASURES = {
@@ -294,7 +296,7 @@ def chunk_log_probs(answers: Tensor, logits: Tensor, rows: slice) -> Tensor:
     return log_probs_at(logits, answers[rows].to(logits.device))
 
 
-def observe_task(model: Any, task: Task, sweep: Sequence[Edits], *, progress: Progress = iter) -> dict[str, Observed]:
+def observe_task(model: Any, task: "Task", sweep: Sequence[Edits], *, progress: Progress = iter) -> dict[str, Observed]:
     """`probability` and `log_odds` of every case of a task, unedited and under every edit."""
     reads = task.reads
     log_p = answer_log_probs(model, reads.tokens, reads.positions, reads.ids, sweep, progress=progress)
@@ -320,7 +322,7 @@ def task_blocks(
 
 
 def observe_prompts(
-    model: Any, measures: Sequence[str], sweep: Sequence[Edits], aligned: Aligned, tokenizer: Any, *,
+    model: Any, measures: Sequence[str], sweep: Sequence[Edits], aligned: "Aligned", tokenizer: Any, *,
     progress: Progress = iter,
 ) -> dict[str, Observed]:  # fmt: skip
     """SPS (Eq. 8, raw attention, mean over heads, and per layer) and coherence (log-odds) of every prompt and edit.

@@ -17,8 +17,8 @@ import pandas as pd
 
 from streamscope.cli.errors import InputError
 from streamscope.cli.terminal import counted
-from streamscope.instruments.open_data import given_prompts
-from streamscope.instruments.prompts import align, load_suite
+from streamscope.instruments.prompts import load_suite
+from streamscope.instruments.prompts.alignment import align, given_prompts
 from streamscope.instruments.prompts.word_classes import CLASSES
 from streamscope.models.head_spec import Head, parse_heads, score_names
 from streamscope.probes.head_groups import HeadGroups

@@ -21,9 +21,10 @@ from scipy.stats import t
 
 from streamscope.cli.disk import TrainedConfig, read_json
 from streamscope.cli.errors import InputError, unknown
-from streamscope.instruments.data import Documents
+from streamscope.instruments.data import Documents, check_tokenizer
 from streamscope.instruments.open_data import open_data
-from streamscope.instruments.prompts import align, check_tokenizer, load_suite
+from streamscope.instruments.prompts import load_suite
+from streamscope.instruments.prompts.alignment import align
 from streamscope.models.checkpoint import load as load_model
 from streamscope.models.checkpoint import read_manifest
 from streamscope.models.training.config import tokens_seen

@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 
 from streamscope.instruments.contract import Probe
-from streamscope.instruments.prompts.alignment import check_tokenizer
+from streamscope.instruments.data import check_tokenizer
 from streamscope.models.hooks import Edits, run
 
 

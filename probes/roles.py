@@ -19,9 +19,9 @@ import torch
 from streamscope.cli.errors import InputError
 from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations, each
 from streamscope.instruments.prompts.alignment import Aligned, align_once
-from streamscope.instruments.prompts.suite import Prompt, Suite, unit_of, units
+from streamscope.instruments.prompts.suite import Prompt, Suite, units
 from streamscope.instruments.stats.estimators import cohens_d
-from streamscope.instruments.stats.held_out import CHOSEN, LEAST, SIGNED, best_head_held_out, halves
+from streamscope.instruments.stats.held_out import CHOSEN, LEAST, SIGNED, best_head_held_out, halves, unit_of
 from streamscope.instruments.table import Column, Table, key
 from streamscope.models.head_spec import Head
 from streamscope.models.hooks import Captures, Query

@@ -17,7 +17,7 @@ from streamscope.features.extract import Extract
 from streamscope.features.extract.measure import BATCH_TOKENS
 from streamscope.features.store import read_features
 from streamscope.instruments.data import Tokens
-from streamscope.instruments.open_data import OpenTokens
+from streamscope.instruments.open_data import OpenDocuments
 from streamscope.models import build
 from streamscope.models.hooks import batches, pad
 from streamscope.models.readout import map_logits
@@ -38,7 +38,7 @@ def _measure(options: Options, vocab: int) -> list[str]:
         naive: list[np.ndarray] = []
 
         def extraction(max_tokens: int | None = None) -> None:
-            opened = OpenTokens(Tokens(max_tokens=max_tokens), shards, model.config.n_ctx)
+            opened = OpenDocuments(Tokens(max_tokens=max_tokens), shards, model.config.n_ctx)
             extract.measure(model, opened).save(out)
 
         steps: dict[str, Callable[[], object]] = {

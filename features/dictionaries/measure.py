@@ -21,7 +21,7 @@ from streamscope.features.dictionaries import STATES, Dictionaries
 from streamscope.instruments.contract import InstrumentData, Progress, say, ticks, title_of
 from streamscope.instruments.data import Opened, Tokens
 from streamscope.instruments.observations import Estimates, Measure, joined
-from streamscope.instruments.open_data import Document, OpenTokens
+from streamscope.instruments.open_data import Document, OpenDocuments
 from streamscope.instruments.table import Table, counts, described, key, number
 from streamscope.models.checkpoint import run_label
 from streamscope.models.dictionaries import CONFIG, Dictionary, read_dictionary, write_dictionary
@@ -60,13 +60,13 @@ def scored(document: Document, bos: int | None) -> slice:
     return slice(max(first, 1) if document.ids[0] == bos else first, len(document.ids) - 1)
 
 
-def sizes_of(opened: OpenTokens) -> list[int]:
+def sizes_of(opened: OpenDocuments) -> list[int]:
     parts = (scored(document, opened.tokenizer.bos_id) for document in opened.documents())
     return [max(0, part.stop - part.start) for part in parts]
 
 
 def harvest(
-    model: Any, opened: OpenTokens, source_places: Sequence[Place], folder: Path, advance: Callable[[int], None]
+    model: Any, opened: OpenDocuments, source_places: Sequence[Place], folder: Path, advance: Callable[[int], None]
 ) -> dict[Place, Float[np.ndarray, "N D"]]:
     """The states at every position but BOS, in the order of the documents, as files in a folder; goes on where a killed
     command stopped."""

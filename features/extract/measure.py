@@ -19,7 +19,7 @@ from streamscope.features.store import FORMAT, INDEX
 from streamscope.instruments.contract import InstrumentData, Progress, checkpoint_of, title_of
 from streamscope.instruments.data import Opened, Tokens
 from streamscope.instruments.observations import Estimates, Measure, Observations, each
-from streamscope.instruments.open_data import WINDOW, OpenTokens, unit_names
+from streamscope.instruments.open_data import WINDOW, OpenDocuments, unit_names
 from streamscope.instruments.table import LongTable, Scratch, Table, counts, described, key, number, write_batches
 from streamscope.models.hooks import batches
 from streamscope.probes.stream_states import stream_hooks
@@ -48,7 +48,7 @@ class Work:
     features come last, so that a part is whole where they are there.
     """
 
-    def __init__(self, options: Extract, model: Any, opened: OpenTokens, folder: Path) -> None:
+    def __init__(self, options: Extract, model: Any, opened: OpenDocuments, folder: Path) -> None:
         raw = None if options.raw is None else options.raw or stream_names(model)
         self.reader, self.opened, self.pieces = FeatureReader(model, options, raw or ()), opened, pieces_of(model)
         self.plan, self.counts = plan(self.reader, opened.shards, opened.spec.max_tokens)

@@ -16,10 +16,10 @@ from streamscope.instruments import observations
 from streamscope.instruments.contract import InstrumentData, Progress, say, title_of
 from streamscope.instruments.data import Opened, Prompts
 from streamscope.instruments.observations import ONE_UNIT, SAME, Contrast, Estimates, Measure, Observations, Reasons
-from streamscope.instruments.open_data import open_data, sides_of
-from streamscope.instruments.prompts.suite import unit_of
+from streamscope.instruments.open_data import open_data
 from streamscope.instruments.result import Result
 from streamscope.instruments.stats.estimators import BOOTSTRAP_CLUSTERS, read_clusters
+from streamscope.instruments.stats.held_out import sides_of, unit_of
 from streamscope.instruments.table import Table, counts, described, key, note, number, quantity
 from streamscope.interventions.circuits import Circuits, Metric, worth
 from streamscope.interventions.circuits.graph import Graph, check_model, graph_of, write_vector

@@ -24,7 +24,7 @@ from streamscope.cli.terminal import counted
 from streamscope.instruments.contract import InstrumentData, Progress, ticks, title_of
 from streamscope.instruments.data import Opened, Prompts
 from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations, joined
-from streamscope.instruments.open_data import OpenPrompts
+from streamscope.instruments.prompts.alignment import OpenPrompts
 from streamscope.instruments.prompts.suite import Prompt
 from streamscope.instruments.prompts.suite import units as units_of
 from streamscope.instruments.table import Table, counts, described, key, quantity

@@ -24,7 +24,7 @@ from streamscope.cli.errors import InputError
 from streamscope.instruments.contract import Progress, need_parts, title_of
 from streamscope.instruments.data import Documents, Opened, Text
 from streamscope.instruments.observations import Estimates, Measure
-from streamscope.instruments.open_data import OpenText, open_text
+from streamscope.instruments.open_texts import OpenText, open_text
 from streamscope.instruments.table import Table, counts, key, number
 from streamscope.interventions import changes
 from streamscope.interventions.latents import Latents

@@ -10,9 +10,8 @@ import pandas as pd
 from streamscope.cli.errors import InputError
 from streamscope.cli.terminal import counted
 from streamscope.instruments.contract import InstrumentData, Progress, say, title_of
-from streamscope.instruments.data import Opened, Prompts
+from streamscope.instruments.data import Opened, Prompts, check_tokenizer
 from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations, joined
-from streamscope.instruments.prompts.alignment import check_tokenizer
 from streamscope.instruments.stats.estimators import read_clusters
 from streamscope.instruments.table import Column, Table, counts, described, key, number, quantity
 from streamscope.interventions.patch import Patch, activations

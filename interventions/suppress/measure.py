@@ -12,7 +12,8 @@ from streamscope.cli.terminal import counted
 from streamscope.instruments.contract import InstrumentData, Progress, title_of
 from streamscope.instruments.data import Documents, Opened, Prompts
 from streamscope.instruments.observations import Contrast, Estimates, Observations, Reasons, effect_contrasts
-from streamscope.instruments.prompts import align, load_suite
+from streamscope.instruments.prompts import load_suite
+from streamscope.instruments.prompts.alignment import align
 from streamscope.instruments.stats.estimators import rank_among, read_clusters
 from streamscope.instruments.table import Table, counts, descending, described, key, number, quantity
 from streamscope.interventions import controls

@@ -33,10 +33,9 @@ import torch
 from streamscope.cli.errors import InputError
 from streamscope.cli.terminal import counted
 from streamscope.instruments.contract import InstrumentData, Progress, checkpoint_of, title_of
-from streamscope.instruments.data import Opened, Tokens
+from streamscope.instruments.data import Opened, Tokens, check_tokenizer
 from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations, each, joined
 from streamscope.instruments.open_data import WINDOW, Document
-from streamscope.instruments.prompts.alignment import check_tokenizer
 from streamscope.instruments.table import (
     LongTable,
     Table,

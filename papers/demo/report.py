@@ -16,9 +16,10 @@ from typing_extensions import TypedDict
 from streamscope.cli.disk import check_folder, read_toml
 from streamscope.cli.errors import InputError
 from streamscope.cli.provenance import pick_device, provenance
+from streamscope.instruments.data import check_tokenizer
 from streamscope.instruments.observations import Observations
-from streamscope.instruments.prompts import align, load_suite
-from streamscope.instruments.prompts.alignment import check_tokenizer
+from streamscope.instruments.prompts import load_suite
+from streamscope.instruments.prompts.alignment import align
 from streamscope.instruments.result import Result
 from streamscope.instruments.stats.estimators import read_clusters
 from streamscope.instruments.stats.held_out import halves

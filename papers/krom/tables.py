@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from streamscope.cli.disk import TrainedConfig, read_json
-from streamscope.instruments.prompts.alignment import check_tokenizer
+from streamscope.instruments.data import check_tokenizer
 from streamscope.instruments.prompts.sets import contrast, encode
 from streamscope.models.checkpoint import read_manifest
 from streamscope.models.mixing import connections, inert_modules, measure

@@ -13,9 +13,8 @@ from torch import Tensor
 from streamscope.cli.errors import InputError
 from streamscope.cli.terminal import counted
 from streamscope.instruments.contract import InstrumentData, title_of
-from streamscope.instruments.data import Documents, Opened
+from streamscope.instruments.data import Documents, Opened, check_tokenizer
 from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations, each, joined
-from streamscope.instruments.prompts.alignment import check_tokenizer
 from streamscope.instruments.table import HEAD, Table, counts, described, key, number
 from streamscope.models.hooks import Captures, Query, run
 from streamscope.probes.heads import Heads

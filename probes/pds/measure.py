@@ -11,8 +11,7 @@ from streamscope.cli.errors import InputError
 from streamscope.instruments.contract import InstrumentData, title_of
 from streamscope.instruments.data import Opened, Prompts
 from streamscope.instruments.observations import Estimates, Measure, Reasons
-from streamscope.instruments.open_data import OpenPrompts, given_prompts
-from streamscope.instruments.prompts.alignment import Aligned, align_once, require_pairs
+from streamscope.instruments.prompts.alignment import Aligned, OpenPrompts, align_once, given_prompts, require_pairs
 from streamscope.instruments.prompts.suite import Suite
 from streamscope.instruments.result import Result
 from streamscope.instruments.table import HEAD, Table, counts, key, number, quantity

@@ -12,9 +12,10 @@ import torch
 
 from streamscope.cli.errors import InputError
 from streamscope.instruments.contract import InstrumentData, keep_after, say, title_of
-from streamscope.instruments.data import Documents, Opened
+from streamscope.instruments.data import Documents, Opened, check_tokenizer
 from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations, estimate
-from streamscope.instruments.prompts import Aligned, align, check_tokenizer, load_suite
+from streamscope.instruments.prompts import load_suite
+from streamscope.instruments.prompts.alignment import Aligned, align
 from streamscope.instruments.prompts.tasks import load_task
 from streamscope.instruments.result import Result
 from streamscope.instruments.stats.held_out import CHOSEN, SIGNED, best_head_held_out, halves

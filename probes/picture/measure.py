@@ -10,9 +10,9 @@ import pandas as pd
 from streamscope.cli.errors import InputError, unknown
 from streamscope.cli.terminal import counted
 from streamscope.instruments.contract import InstrumentData, Progress, title_of
-from streamscope.instruments.data import Opened, Prompts, Text
+from streamscope.instruments.data import Opened, Prompts, Text, check_tokenizer
 from streamscope.instruments.observations import Estimates
-from streamscope.instruments.prompts.alignment import Aligned, check_tokenizer
+from streamscope.instruments.prompts.alignment import Aligned
 from streamscope.instruments.table import HEAD, Table, key, number
 from streamscope.models.head_spec import Head, parse_heads, score_names
 from streamscope.models.hooks import Edits, Query, run

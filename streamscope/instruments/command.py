@@ -169,9 +169,8 @@ class Job:
 
     def models(self) -> list[Any]:
         """The model, and its control if there is one."""
-        from streamscope.instruments.data import Documents
+        from streamscope.instruments.data import Documents, check_tokenizer
         from streamscope.instruments.open_data import same_tokens
-        from streamscope.instruments.prompts.alignment import check_tokenizer
         from streamscope.models.checkpoint import load_for_instruments
 
         models: list[Any] = []

@@ -35,9 +35,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from streamscope.cli.errors import InputError
 from streamscope.cli.help import meanings
 from streamscope.cli.terminal import visible
-from streamscope.instruments.data import Data, Half, Opened, kind_of
+from streamscope.instruments.data import Data, Half, Opened, check_tokenizer, kind_of
 from streamscope.instruments.options import Arguments, ValidatedOptions
-from streamscope.instruments.prompts.alignment import check_tokenizer
 from streamscope.instruments.registry import REGISTERED
 
 if TYPE_CHECKING:

@@ -8,20 +8,21 @@ This module imports nothing heavy, so that `--help` answers at once.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, fields, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from annotated_types import Ge, Le
 
 from streamscope.cli.bounds import Count, Names, Seed, Whole
 from streamscope.cli.errors import InputError
 from streamscope.instruments.options import ValidatedOptions
-from streamscope.instruments.prompts import check_suite, check_task
-from streamscope.instruments.prompts.sets import contrast
-from streamscope.instruments.prompts.suite import unit_of
 from streamscope.text import SplitAt
-from streamscope.text.corpus import open_corpus
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from streamscope.text.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)
@@ -37,14 +38,12 @@ class Data(ValidatedOptions):
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         spec = super().__new__(cls, *args, **kwargs)
-        options = (option.name for option, _ in zip((f for f in fields(cls) if not f.kw_only), args, strict=False))
-        object.__setattr__(spec, "given", frozenset((*options, *kwargs)))
+        object.__setattr__(spec, "given", frozenset((*cls.__match_args__[: len(args)], *kwargs)))
         return spec
 
     def filled(self, standard: "Data") -> Any:
         """The same, with what was not given from the defaults of an instrument."""
-        names = [option.name for option in fields(standard) if option.name not in self.given]
-        return replace(self, **{name: getattr(standard, name) for name in names})
+        return replace(standard, **{name: getattr(self, name) for name in self.given})
 
     def of(self, model: Any, like: Any = None) -> Any:
         """Open data of a kind of your own for a model; the kinds of this module are opened by `open_data`.
@@ -124,6 +123,8 @@ class _Texts(Data):
 
     def check_sources(self) -> None:
         if self.data is not None:
+            from streamscope.text.corpus import open_corpus
+
             open_corpus(self.data, text_field=self.text_field, split_at=self.split_at)
 
 
@@ -164,6 +165,8 @@ class Prompts(Data):
     """Which of them to generate (default 2)."""
 
     def check_sources(self) -> None:
+        from streamscope.instruments.prompts import check_suite
+
         check_suite(self.suite, n=self.n, seed=self.suite_seed)
 
     def small(self) -> "Prompts":
@@ -179,6 +182,8 @@ class Tasks(Data):
     """capitalization, gender, winograd; the paper's sizes capitalization-8, gender-16; a JSONL file; FORMAT:PATH."""
 
     def check_sources(self) -> None:
+        from streamscope.instruments.prompts import check_task
+
         for name in self.tasks:
             check_task(name)
 
@@ -217,6 +222,8 @@ class Sets(Data):
             raise InputError(f"template {self.template!r} must hold {{text}} exactly once")
 
     def check_sources(self) -> None:
+        from streamscope.instruments.prompts.sets import contrast
+
         contrast(self.a, self.b)
 
 
@@ -257,6 +264,40 @@ def kind_of(spec: Any) -> type[Data]:
     return getattr(spec, "kind", type(spec))
 
 
+@dataclass(frozen=True, kw_only=True)
+class Splittable:
+    """Base of opened data: cases with clusters, which can be split into halves.
+
+    `title()` says how many there are and what was cut or left out, `about()` where they come from, for `Result.about`.
+    """
+
+    kind: ClassVar[Any] = Data
+    whole: Any = field(default=None, repr=False, compare=False)
+    """What this is a half of."""
+    part: str = ""
+    """Which half."""
+
+    def cases(self) -> "pd.DataFrame":
+        """A row per case: cluster, relation where cases have one, and what else they can be split by."""
+        raise NotImplementedError
+
+    def only(self, rows: Sequence[int]) -> Any:
+        """Some of the cases, by their places."""
+        raise NotImplementedError
+
+    def half(self, side: int, by: str = "cluster") -> Any:
+        """`Data.half`, of the opened data."""
+        if side not in (0, 1):
+            raise InputError(f"half {side}: there are 0 and 1")
+        part = ", ".join(filter(None, (self.part, f"half {side} by {by}")))
+        return replace(self._half(side, by), whole=self, part=part)
+
+    def _half(self, side: int, by: str) -> Any:
+        from streamscope.instruments.stats.held_out import sides_of
+
+        return self.only((sides_of(self.cases(), by, self.kind.__name__) == side).nonzero()[0].tolist())
+
+
 class Opened(dict[type[Data], Any]):
     """The data of one measurement by kind, each opened for the model when `data[kind]` first asks for it.
 
@@ -268,8 +309,12 @@ class Opened(dict[type[Data], Any]):
         opener: Callable[..., Any] = lambda spec, model, like: spec.of(model, like),
     ) -> None:  # fmt: skip
         """`opener(spec, model, like)` opens one; that of instruments is `open_data`."""
-        self.specs: dict[type[Data], Any] = {kind_of(spec): spec for spec in specs}
-        super().__init__({kind: spec for kind, spec in self.specs.items() if not isinstance(spec, Data)})
+        super().__init__()
+        self.specs: dict[type[Data], Any] = {}
+        for spec in specs:
+            self.specs[kind_of(spec)] = spec
+            if not isinstance(spec, Data):
+                self[kind_of(spec)] = spec
         self.model, self.like, self.opener = model, like, opener
         self.work: Path | None = None
         """A folder for unfinished work, which a killed command finds again and several share."""
@@ -281,8 +326,31 @@ class Opened(dict[type[Data], Any]):
             raise KeyError(f"{kind.__name__} are not among the data of this instrument; name them in @instrument")
         like = None if self.like is None else self.like.get(kind)
         opened = self[kind] = self.opener(self.specs[kind], self.model, like)
-        counted = kind in (Documents, Prompts, Labels)
-        if counted and opened.cases()["cluster"].map(unit_of).nunique() == 1:
-            one = "one independent case, so no value will have an interval or a test; give more"
-            self.say(f"{kind.__name__}: {one}")
+        if kind in (Documents, Prompts, Labels):
+            from streamscope.instruments.stats.held_out import unit_of
+
+            if opened.cases()["cluster"].map(unit_of).nunique() == 1:
+                line = "one independent case, so no value will have an interval or a test; give more"
+                self.say(f"{kind.__name__}: {line}")
         return opened
+
+
+def check_tokenizer(model: Any, tokenizer: Any = None) -> "Tokenizer":
+    """The model's own tokenizer (of a `TransformerBridge`: wrapped), or `tokenizer` if the model can read its ids."""
+    from streamscope.text.tokenizer import Tokenizer
+
+    own_tokenizer, d_vocab = getattr(model, "tokenizer", None), int(model.cfg.d_vocab)
+    if own_tokenizer is not None and not isinstance(own_tokenizer, Tokenizer):
+        own_tokenizer = Tokenizer.from_transformers(own_tokenizer).padded_to(d_vocab)
+    if own_tokenizer is None and tokenizer is None:
+        raise InputError("the model has no tokenizer; give the one it was trained with")
+    if own_tokenizer is not None and tokenizer is not None and own_tokenizer.sha256 != tokenizer.sha256:
+        raise InputError(
+            f"{tokenizer!r} is not the model's tokenizer {own_tokenizer!r}: its ids mean other words; leave it out"
+        )
+    use: Tokenizer = own_tokenizer if own_tokenizer is not None else tokenizer
+    # A model may have more embeddings than its own tokenizer has words (a padded vocabulary); of a stranger's
+    # tokenizer the size is all there is to compare.
+    if use.d_vocab > d_vocab or (own_tokenizer is None and use.d_vocab != d_vocab):
+        raise InputError(f"the tokenizer has {use.d_vocab} words, the model {d_vocab}; give its own")
+    return use

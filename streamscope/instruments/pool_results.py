@@ -152,37 +152,27 @@ def _joined(parts: Sequence[tuple[dict[str, Any], Table]], title: str) -> Table:
 
     An instrument's own column of the name of a label, such as tokens, is called measured_tokens.
     """
-    parts = [(label, _measured(part, list(label))) for label, part in parts]
+    labels, first = list(parts[0][0]), parts[0][1]
+    aliases = {name: f"measured_{name}" for name in labels if any(name in part.frame for _, part in parts)}
+    columns: dict[str, Column] = {}
     missing: Reasons = {}
+    frames = list[pd.DataFrame]()
     start = 0
-    for _, part in parts:
-        missing |= {(row + start, column): reason for (row, column), reason in part.missing.items()}
+    for label, part in parts:
+        for c in part.columns:
+            if c.name in aliases:
+                c = replace(c, name=aliases[c.name], title=f"{c.title}, measured")
+            columns[c.name] = c
+        for (row, column), reason in part.missing.items():
+            missing[row + start, aliases.get(column, column)] = reason
+        frames.append(part.frame.rename(columns=aliases).assign(**label))
         start += len(part.frame)
-    labels = list(parts[0][0])
-    frame = pd.concat([part.frame.assign(**label) for label, part in parts], ignore_index=True)
+    frame = pd.concat(frames, ignore_index=True)
     frame = frame[[*labels, *(c for c in frame if c not in labels)]]
-    of_training = {c.name: c for c in (RUN, STEP, TOKENS) if c.name in labels}
-    columns = {c.name: c for _, part in parts for c in part.columns} | of_training
-    first = parts[0][1]
-    return Table(frame, tuple(columns[c] for c in frame), missing, title, first.by, first.most * len(parts), first.per)
-
-
-def _measured(table: Table, labels: Sequence[str]) -> Table:
-    """The table, whose own columns of the names of labels are called measured_NAME."""
-    aliases = {name: f"measured_{name}" for name in labels if name in table.frame}
-
-    def name(column: str) -> str:
-        return aliases.get(column, column)
-
-    return Table(
-        table.frame.rename(columns=aliases),
-        tuple(
-            replace(c, name=aliases[c.name], title=f"{c.title}, measured") if c.name in aliases else c
-            for c in table.columns
-        ),
-        {(row, name(column)): reason for (row, column), reason in table.missing.items()},
-        table.title, name(table.by), table.most, tuple(map(name, table.per)),
-    )  # fmt: skip
+    columns |= {c.name: c for c in (RUN, STEP, TOKENS) if c.name in labels}
+    per = tuple(aliases.get(name, name) for name in first.per)
+    by, most = aliases.get(first.by, first.by), first.most * len(parts)
+    return Table(frame, tuple(columns[c] for c in frame), missing, title, by, most, per)
 
 
 def no_seeds(results: Sequence[Result], groups: Sequence[Sequence[Result]]) -> str:

@@ -12,6 +12,7 @@ import json
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from importlib import import_module
 from itertools import chain
 from pathlib import Path
@@ -130,21 +131,18 @@ class Result:
         if instrument_class is not None and path.suffix in instrument_class.exports:
             paths: list[Path] = import_module(f"{instrument_class.__module__}.formats").export(self, path)
         else:
-            paths = self._save_tables(path, maker)
+            names = list(self.tables)
+            if strange := [name for name in names if "/" in name or name in ("", ".", "..", OBSERVED)]:
+                raise InputError(f"a table called {strange[0]!r} cannot be a file; name it otherwise")
+            files, arrays = _places(path, names), path.with_suffix(".safetensors")
+            for file in [*files.values(), *([arrays] if self.arrays else [])] if maker else ():
+                check_own(file, maker)
+            with locked(path.with_name(f".{path.name}.lock")):  # files that belong together are of one save
+                paths = (self._save_text if path.suffix == ".csv" else self._save_parquet)(path, files, arrays)
         if figure is not None:
             write_figure(self.figure(), Path(figure))
             paths.append(Path(figure))
         return paths
-
-    def _save_tables(self, path: Path, maker: str) -> list[Path]:
-        names = list(self.tables)
-        if strange := [name for name in names if "/" in name or name in ("", ".", "..", OBSERVED)]:
-            raise InputError(f"a table called {strange[0]!r} cannot be a file; name it otherwise")
-        files, arrays = _places(path, names), path.with_suffix(".safetensors")
-        for file in [*files.values(), *([arrays] if self.arrays else [])] if maker else ():
-            check_own(file, maker)
-        with locked(path.with_name(f".{path.name}.lock")):  # files that belong together are of one save
-            return (self._save_text if path.suffix == ".csv" else self._save_parquet)(path, files, arrays)
 
     def _save_parquet(self, path: Path, files: Mapping[str, Path], arrays: Path) -> list[Path]:
         about = {**self.about, "format": FORMAT, "tables": list(self.tables), "blocks": list(self.blocks)}
@@ -166,11 +164,11 @@ class Result:
         return paths
 
     def _save_text(self, path: Path, files: Mapping[str, Path], arrays: Path) -> list[Path]:
-        paths, about_path = [files[name] for name in self.tables], path.with_name(f"{path.stem}-about.json")
         tables = {}
         for name, table in self.tables.items():
-            _write_text(files[name], table)
+            write_atomically(files[name], partial(_write_text, table, files[name]))
             tables[name] = {"title": table.title, "columns": [asdict(column) for column in table.columns]}
+        paths, about_path = [files[name] for name in self.tables], path.with_name(f"{path.stem}-about.json")
         about = {"about": self.about, "tables": tables, "files": [file.name for file in paths]}
         if self.arrays:
             paths.append(_write_arrays(arrays, self.arrays, dict(self.about)))
@@ -182,24 +180,19 @@ class Result:
         """A result written by `save`."""
         if Path(path).suffix == ".csv":
             raise InputError(f"{path} is text for other programs; a result is read again from .parquet")
+        path = Path(path)
         with reading(path, "it is damaged, or of another version: measure it again"):
-            return cls._load(Path(path))
-
-    @classmethod
-    def _load(cls, path: Path) -> "Result":
-        about = _meta(path)["about"]
-        if about.get("format") != FORMAT:
-            raise InputError(f"{path} is no result of an instrument (format {FORMAT}): measure it again")
-        files = _places(path, about["tables"])
-        tables = {name: _read_table(files[name], about["result"]) for name in about["tables"]}
-        blocks, contrasts = _read_observed(files[OBSERVED], about["result"]) if about["blocks"] else ({}, {})
-        arrays = {}
-        if about["arrays"]:
-            tensors = read_tensors(path.with_suffix(".safetensors"), "measure it again")[0]
-            arrays = {name: x.numpy() for name, x in tensors.items()}
+            about = _meta(path)["about"]
+            if about.pop("format", None) != FORMAT:
+                raise InputError(f"{path} is no result of an instrument (format {FORMAT}): measure it again")
+            names, blocks, arrays, result = (about.pop(key) for key in ("tables", "blocks", "arrays", "result"))
+            files = _places(path, names)
+            tables = {name: _read_table(files[name], result) for name in names}
+            observed = _read_observed(files[OBSERVED], result) if blocks else ({}, {})
+            tensors = read_tensors(path.with_suffix(".safetensors"), "measure it again")[0] if arrays else {}
         instrument_class = discover().get(about.get("instrument"))
-        plain = {k: v for k, v in about.items() if k not in ("format", "tables", "blocks", "arrays", "result")}
-        return cls(tables, blocks, contrasts, instrument_class.figures if instrument_class else (), arrays, plain)
+        figures = instrument_class.figures if instrument_class else ()
+        return cls(tables, *observed, figures, {name: x.numpy() for name, x in tensors.items()}, about)
 
 
 def _places(path: Path, names: Sequence[str]) -> dict[str, Path]:
@@ -208,19 +201,15 @@ def _places(path: Path, names: Sequence[str]) -> dict[str, Path]:
     return files | dict.fromkeys(names[:1], path)
 
 
-def _write_text(path: Path, table: Table) -> None:
+def _write_text(table: Table, path: Path, part: Path) -> None:
     """CSV, UTF-8, a row of names first; an empty cell is undefined, and the column `undefined` says why."""
-
-    def write(part: Path) -> None:
-        batches = table.batches()
-        first = next(batches)
-        if lists := [field.name for field in first.schema if pa.types.is_nested(field.type)]:
-            raise InputError(f"{path}: {lists[0]} holds lists, which CSV cannot; write .parquet")
-        with csv.CSVWriter(part, first.schema) as writer:
-            for batch in chain([first], batches):
-                writer.write_table(batch)
-
-    write_atomically(path, write)
+    batches = table.batches()
+    first = next(batches)
+    if lists := [field.name for field in first.schema if pa.types.is_nested(field.type)]:
+        raise InputError(f"{path}: {lists[0]} holds lists, which CSV cannot; write .parquet")
+    with csv.CSVWriter(part, first.schema) as writer:
+        for batch in chain([first], batches):
+            writer.write_table(batch)
 
 
 def _write_arrays(path: Path, arrays: Mapping[str, np.ndarray], about: Mapping[str, Any]) -> Path:

@@ -2,7 +2,8 @@
 
 from functools import cache
 
-from streamscope.instruments.prompts import Prompt, Suite, load_suite
+from streamscope.instruments.prompts import load_suite
+from streamscope.instruments.prompts.suite import Prompt, Suite
 from streamscope.text.stories import documents
 from streamscope.text.tokenizer import Tokenizer
 

@@ -93,7 +93,7 @@ def test_attention_is_drawn_from_0_to_1_by_its_root() -> None:
         assert contrast(light, dark) > 5 and contrast(light, small) > 1.05
     attention = [
         (name, one) for name, cls in discover().items() for one in cls.figures
-        if isinstance(one, HeadMap) and name in ("picture", "amplify") and one.y == "attention"
+        if one.kind == "HeadMap" and name in ("picture", "amplify") and one.y == "attention"
     ]  # fmt: skip
     assert len(attention) == 3 and all(one.root for _, one in attention)
 

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from streamscope.cli.errors import InputError
-from streamscope.instruments.prompts import Prompt, Suite, load_suite
+from streamscope.instruments.prompts import load_suite
 from streamscope.instruments.prompts.loaders import (
     FORMATS,
     GAP_COLUMNS,
@@ -21,7 +21,7 @@ from streamscope.instruments.prompts.loaders import (
     wsc273,
     wsc285,
 )
-from streamscope.instruments.prompts.suite import population, units
+from streamscope.instruments.prompts.suite import Prompt, Suite, population, units
 from streamscope.instruments.stats.estimators import read_clusters
 from streamscope.instruments.stats.held_out import halves
 from streamscope.probes.roles import undecided

@@ -12,7 +12,7 @@ import pytest
 
 from streamscope.cli.errors import InputError
 from streamscope.instruments import pool_results as module
-from streamscope.instruments.figures import Curve, HeadMap
+from streamscope.instruments.figures import HeadMap
 from streamscope.instruments.observations import Contrast, Measure, Observations, estimate
 from streamscope.instruments.pool_results import compare, pool_results
 from streamscope.instruments.result import Result
@@ -122,7 +122,7 @@ def test_snapshots_are_one_table_and_a_curve_with_means_at_every_step(tmp_path: 
     assert means.frame["step"].tolist() == [0, 0, 4, 4, 300, 300] and set(means.frame["n"]) == {2}
     assert means.frame["value"].tolist() == [2.5 * level for level in (1, 3, 9, 27, 601, 1803)]
     assert "tokens" not in means.frame
-    assert isinstance(whole.figures[0], Curve) and (whole.figures[0].x, whole.figures[0].by) == ("step", "head")
+    assert (whole.figures[0].kind, whole.figures[0].x, whole.figures[0].by) == ("Curve", "step", "head")
     drawn = whole.figure()
     lines = [trace for trace in drawn.data if trace.mode == "lines+markers"]
     assert len(lines) == 4, "two heads in a panel for each run"

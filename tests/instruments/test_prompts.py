@@ -14,10 +14,12 @@ import tokenizers
 
 from streamscope.cli.errors import InputError
 from streamscope.cli.user_code import edit_file
-from streamscope.instruments.prompts import FILES, Prompt, Suite, align, check_tokenizer, load_suite, require_pairs
+from streamscope.instruments.data import check_tokenizer
+from streamscope.instruments.prompts import FILES, load_suite
 from streamscope.instruments.prompts.__main__ import main
+from streamscope.instruments.prompts.alignment import align, require_pairs
 from streamscope.instruments.prompts.sets import read_set
-from streamscope.instruments.prompts.suite import check_space, population, units
+from streamscope.instruments.prompts.suite import Prompt, Suite, check_space, population, units
 from streamscope.instruments.prompts.tasks import Task, load_task
 from streamscope.models import build
 from streamscope.probes.roles import undecided

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from streamscope.cli.errors import InputError
-from streamscope.instruments.figures import HeadMap
+from streamscope.instruments.figures import Figure, HeadMap
 from streamscope.instruments.observations import Contrast, Measure, Observations
 from streamscope.instruments.registry import discover
 from streamscope.instruments.result import FORMAT, Result, check_out
@@ -213,7 +213,7 @@ def test_tables_by_their_names(monkeypatch: pytest.MonkeyPatch) -> None:
     assert result.table() is result.table("one") is result.tables["one"] and result.table("more").title == "another"
     asked: list[Any] = []
 
-    def draw(figure: HeadMap, result: Any, **how: Any) -> Any:
+    def draw(figure: Figure, result: Any, **how: Any) -> Any:
         asked.append((result, how))
         return None if figure.y == "none" else figure.y
 

@@ -9,8 +9,7 @@ import pytest
 
 from streamscope.cli.errors import InputError
 from streamscope.instruments.data import Tasks
-from streamscope.instruments.open_data import OpenTasks
-from streamscope.instruments.prompts.tasks import token_task
+from streamscope.instruments.prompts.tasks import OpenTasks, token_task
 from streamscope.instruments.result import Result
 from streamscope.interventions.ablation_effects import AblationEffects
 from streamscope.interventions.ablation_effects.measure import (

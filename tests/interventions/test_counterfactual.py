@@ -11,8 +11,10 @@ import torch
 from streamscope.aliases import folder_of
 from streamscope.cli.errors import InputError
 from streamscope.instruments.data import Prompts
-from streamscope.instruments.prompts import Suite, align, load_suite
+from streamscope.instruments.prompts import COUNTERFACTUAL, load_suite
+from streamscope.instruments.prompts.alignment import align
 from streamscope.instruments.prompts.counterfactual import SUITES, templates
+from streamscope.instruments.prompts.suite import Suite
 from streamscope.interventions.patch import Patch, main
 from streamscope.interventions.patch.activations import attribute_pairs, patch_pairs, plan, spots
 from streamscope.interventions.patch.pairs import PatchPair, make_pairs
@@ -88,6 +90,7 @@ def test_roles_stand_at_the_words_that_decide(name: str) -> None:
 
 def test_every_suite_has_its_row_in_the_card() -> None:
     card = (folder_of("datasets") / "counterfactual" / "README.md").read_text()
+    assert tuple(SUITES) == COUNTERFACTUAL
     for name in SUITES:
         row = next(line for line in card.splitlines() if line.startswith(f"| {name} |"))
         first = load_suite(name, n=1).prompts[0]

@@ -9,9 +9,8 @@ import torch
 
 import streamscope.models
 from streamscope.cli.errors import InputError
-from streamscope.instruments.open_data import OpenTasks
 from streamscope.instruments.prompts.loaders import SentencePair, SentencePairs
-from streamscope.instruments.prompts.tasks import Task, sentence_task, token_task
+from streamscope.instruments.prompts.tasks import OpenTasks, Task, sentence_task, token_task
 from streamscope.interventions.hydra import Hydra
 from streamscope.interventions.hydra.measure import decompose
 from streamscope.interventions.selection import Group

@@ -10,9 +10,9 @@ import torch
 from transformer_lens.tools.analysis.interchange import SubspaceInterchange, fit_das, intervened_logits
 
 from streamscope.instruments.data import Prompts
-from streamscope.instruments.open_data import OpenPrompts, open_data
-from streamscope.instruments.prompts import Prompt, Suite
-from streamscope.instruments.prompts.alignment import align
+from streamscope.instruments.open_data import open_data
+from streamscope.instruments.prompts.alignment import OpenPrompts, align
+from streamscope.instruments.prompts.suite import Prompt, Suite
 from streamscope.interventions.interchange import Interchange, measure
 from streamscope.interventions.interchange.measure import answered, apart, cases_of, draw_pairs, margins, states_at
 from streamscope.models import build, load

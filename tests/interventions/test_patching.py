@@ -13,9 +13,8 @@ from transformer_lens import patching as lens
 from streamscope.cli.errors import InputError
 from streamscope.instruments.contract import InstrumentData
 from streamscope.instruments.observations import estimate
-from streamscope.instruments.open_data import given_prompts
 from streamscope.instruments.prompts import load_suite
-from streamscope.instruments.prompts.alignment import align
+from streamscope.instruments.prompts.alignment import align, given_prompts
 from streamscope.instruments.table import Table
 from streamscope.interventions.circuits.graph import Node
 from streamscope.interventions.patch import Patch

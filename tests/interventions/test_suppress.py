@@ -23,8 +23,8 @@ from streamscope.cli.errors import InputError
 from streamscope.instruments.contract import InstrumentData
 from streamscope.instruments.data import Documents
 from streamscope.instruments.observations import estimate
-from streamscope.instruments.open_data import given_prompts, open_data
-from streamscope.instruments.prompts.alignment import Aligned, align
+from streamscope.instruments.open_data import open_data
+from streamscope.instruments.prompts.alignment import Aligned, align, given_prompts
 from streamscope.instruments.result import Result
 from streamscope.instruments.stats.estimators import rank_among
 from streamscope.instruments.table import Table

@@ -10,7 +10,7 @@ import pytest
 
 from streamscope import Result
 from streamscope.instruments.observations import Measure
-from streamscope.instruments.open_data import given_prompts
+from streamscope.instruments.prompts.alignment import given_prompts
 from streamscope.instruments.stats.held_out import CHOSEN, SIGNED, held_out
 from streamscope.probes import Coherence, Coreference, Pds, Sps
 from streamscope.probes.probe import measure

@@ -10,9 +10,8 @@ import pytest
 import torch
 
 from streamscope import InputError
-from streamscope.instruments.open_data import given_prompts
-from streamscope.instruments.prompts import align, load_suite
-from streamscope.instruments.prompts.alignment import Aligned
+from streamscope.instruments.prompts import load_suite
+from streamscope.instruments.prompts.alignment import Aligned, align, given_prompts
 from streamscope.instruments.prompts.suite import Prompt
 from streamscope.instruments.table import Table
 from streamscope.probes import Coherence, Coreference, Pds, Sps

@@ -11,8 +11,9 @@ from scipy import stats
 from streamscope import InputError
 from streamscope.instruments.contract import InstrumentData
 from streamscope.instruments.observations import ONE_UNIT
-from streamscope.instruments.open_data import given_prompts
-from streamscope.instruments.prompts import Suite, align, load_suite
+from streamscope.instruments.prompts import load_suite
+from streamscope.instruments.prompts.alignment import align, given_prompts
+from streamscope.instruments.prompts.suite import Suite
 from streamscope.instruments.stats.held_out import CHOSEN, held_out
 from streamscope.instruments.table import Table
 from streamscope.models.hooks import run

@@ -8,9 +8,8 @@ import torch
 
 import streamscope.models
 from streamscope.cli.errors import InputError
-from streamscope.instruments.open_data import OpenTasks
 from streamscope.instruments.prompts.loaders import SentencePair, SentencePairs
-from streamscope.instruments.prompts.tasks import sentence_task, token_task
+from streamscope.instruments.prompts.tasks import OpenTasks, sentence_task, token_task
 from streamscope.probes.direct_logit_attribution import DirectLogitAttribution
 from streamscope.probes.direct_logit_attribution.contributions import directions, observe
 from streamscope.probes.direct_logit_attribution.measure import attribute

@@ -10,7 +10,7 @@ import torch
 from scipy import stats
 
 from streamscope import InputError, Result, Sets, build, load
-from streamscope.instruments.open_data import OpenSets, open_sets
+from streamscope.instruments.open_texts import OpenSets, open_sets
 from streamscope.instruments.prompts import load_suite
 from streamscope.instruments.prompts.sets import BUILT_IN, PromptSet, contrast, encode, read_set
 from streamscope.models.config import ModelConfig, NoPositions

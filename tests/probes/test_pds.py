@@ -12,8 +12,8 @@ from scipy import stats
 from streamscope import InputError, Result, load
 from streamscope.instruments.contract import InstrumentData
 from streamscope.instruments.observations import estimate_all
-from streamscope.instruments.open_data import given_prompts
-from streamscope.instruments.prompts import align, load_suite
+from streamscope.instruments.prompts import load_suite
+from streamscope.instruments.prompts.alignment import align, given_prompts
 from streamscope.instruments.prompts.suite import units
 from streamscope.instruments.table import Table
 from streamscope.interventions import Ablate, Suppress

@@ -14,7 +14,8 @@ from streamscope import Documents, InputError, Result, load
 from streamscope.instruments.command import progress_bar
 from streamscope.instruments.observations import Contrast, estimate
 from streamscope.instruments.open_data import open_data
-from streamscope.instruments.prompts import align, load_suite
+from streamscope.instruments.prompts import load_suite
+from streamscope.instruments.prompts.alignment import align
 from streamscope.instruments.stats.held_out import CHOSEN, SIGNED, best_head_held_out, halves
 from streamscope.models import hooks
 from streamscope.models.checkpoint import run_folder

@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from streamscope import InputError, Text
-from streamscope.instruments.open_data import given_prompts
-from streamscope.instruments.prompts.alignment import Aligned, align
+from streamscope.instruments.prompts.alignment import Aligned, align, given_prompts
 from streamscope.models.head_spec import Head
 from streamscope.probes import Picture
 from streamscope.probes.picture.measure import picture, summary

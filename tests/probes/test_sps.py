@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from streamscope import Result
-from streamscope.instruments.open_data import given_prompts
-from streamscope.instruments.prompts import align, load_suite
+from streamscope.instruments.prompts import load_suite
+from streamscope.instruments.prompts.alignment import align, given_prompts
 from streamscope.models.config import Gate
 from streamscope.models.hooks import capture
 from streamscope.probes import Sps

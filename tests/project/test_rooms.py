@@ -102,6 +102,7 @@ BESIDE = {
     "interventions/ablate/measure.py": {  # of --screen, and of heads ranked by a probe
         "streamscope.interventions.patch.activations", "streamscope.probes.pds", "streamscope.probes.roles",
     },
+    "interventions/edits.py": {"streamscope.probes.stream_states"},  # of directions only
     "interventions/observe.py": {f"streamscope.probes.{name}" for name in ("coherence", "roles", "sps")},  # of prompts
     "models/checkpoint.py": {  # of hf:NAME and GGUF files only; TransformerLens' bridges take two seconds
         f"streamscope.models.interop.huggingface.{name}" for name in ("bridged", "convert", "families", "generation")
@@ -123,8 +124,9 @@ BESIDE = {
     "papers/drawing.py": {"matplotlib"},  # an extra
     "models/transformer.py": {"streamscope.models.layers.hdpl"},  # of few models
     "probes/head_groups/measure.py": {"scipy.optimize"},  # to match heads with roles; 0.4 seconds
-    "streamscope/instruments/open_data.py": {  # of texts and labels only: the stories read their lexicons
-        "streamscope.instruments.prompts.labelled", "streamscope.text.stories",
+    "streamscope/instruments/open_data.py": {  # of other kinds than documents
+        "streamscope.instruments.open_texts", "streamscope.instruments.prompts.alignment",
+        "streamscope.instruments.prompts.labelled", "streamscope.instruments.prompts.tasks",
     },
     "streamscope/instruments/stats/estimators.py": {"scipy"},  # of the bootstrap; 1 second
     "streamscope/instruments/stats/held_out.py": {"scipy.sparse", "scipy.sparse.csgraph"},

@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 
 from streamscope.instruments.data import Documents, Prompts, Text
-from streamscope.instruments.open_data import given_prompts, open_data
-from streamscope.instruments.prompts import align, load_suite
+from streamscope.instruments.open_data import open_data
+from streamscope.instruments.prompts import load_suite
+from streamscope.instruments.prompts.alignment import align, given_prompts
 from streamscope.instruments.prompts.suite import Suite
 from streamscope.interventions.ablate import Ablate
 from streamscope.interventions.amplify import Amplify

@@ -8,10 +8,11 @@ A figure names columns; titles, units and intervals come from the table. This mo
 import os
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from streamscope.cli.disk import check_writable, write_atomically, write_text
 from streamscope.cli.errors import InputError
@@ -19,155 +20,99 @@ from streamscope.cli.errors import InputError
 
 @dataclass(frozen=True)
 class Figure:
-    """Base of all figures: draws column `y` of the table named `table`; None is the result's main table."""
+    """A figure of column `y` of the table named `table`; None is the result's main table. Kinds:
 
-    name_end: ClassVar[str] = ""
-    """The end of a figure's name, with fields in braces."""
+    HeadMap     layer × head, at the smallest value of `by` where rows differ in it; rows without a layer are left out.
+                Or what else `rows` and `columns` name: head × head, layer × position.
+    Intervals   a row for each `label`: the value with its 95 % interval, another quantity (`reference`), and 0. At the
+                smallest value of `by`; of more than `most` rows those with the largest values.
+    Curve       the value over `x` with its band, a line for each value of `by`; needs two places of x. Of more than
+                `most` lines those that move the most.
+    Scatter     the value against another column `x`, a mark for each row, with the line where both are equal.
+    Matrix      what pairs do: a map of `label` against `label`, where each row of the table is a pair A+B.
+    Histogram   how many rows have which value, with a line where the column `at` lies.
+    Points      a mark for each row at (`x`, y), coloured by the column `color`; the pointer shows the columns `text`.
+                Where the colours are names, the `most` frequent have one each, which the legend shows and hides, with
+                how many marks they have; the others are grey, and those of `none` lighter.
+    Circuit     the edges with the largest |y|, `most` of them, as lines from `sender` to `reader`, layers upwards; a
+                slider chooses how many. Lines are as wide as |y|, dotted where y is negative, and coloured by the
+                column `part`; parts that no shown edge reaches are light. The slider's steps are the column `enters`,
+                the share of edges at which an edge enters; `f` is the share of the effect that these keep.
+    """
+
+    kind: str
     y: str
     table: str | None = None
-    title: str = field(default="", kw_only=True)
+    _: KW_ONLY
+    title: str = ""
     """What is shown, for the reader of a picture without its page; the model is added. Default: the column's title.
 
     A column in braces is replaced by its title, where the table is of whatever was measured: "{delta} from ablating
     each head"."""
-    each: tuple[str, ...] = field(default=(), kw_only=True)
+    each: tuple[str, ...] = ()
     """A panel for every combination of these columns' values; the last of two or more varies from left to right."""
-    over_runs: bool = field(default=False, kw_only=True)
+    over_runs: bool = False
     """Several runs are in one panel (rows of a map, places of x), and have no panels of their own."""
-
-    @property
-    def name(self) -> str:
-        """What `Result.figure` calls it."""
-        return "-".join(filter(None, (self.table, self.y, self.name_end.format(**vars(self)))))
-
-
-@dataclass(frozen=True)
-class HeadMap(Figure):
-    """Layer × head, at the smallest value of `by` where rows differ in it; rows without a layer are left out.
-
-    Or what else `rows` and `columns` name: head × head, layer × position.
-    """
-
+    x: str = ""
     by: str | None = None
-    rows: str = "layer"
-    columns: str = "index"
-    text: str | None = None
-    """The column that stands in the cells, instead of the value."""
+    label: str = ""
+    reference: str | None = None
+    """Another column: of intervals a second mark in each row, of curves a dotted line without a band."""
+    most: int = 0
+    rows: str = ""
+    columns: str = ""
+    text: Any = None
+    """The column that stands in the cells of a map, instead of the value; of points, the columns that the pointer
+    shows."""
     names: str | None = None
     """The column that names the columns of the map."""
     row_names: str | None = None
     """The column that names its rows."""
     levels: tuple[tuple[float, str], ...] = ()
-    """What the values stand for where they are levels, from the lowest: the bar of colours is a legend of them."""
+    """What the values of a map stand for where they are levels, from the lowest: the bar of colours is their legend."""
     root: bool = False
     """Colours by the square root, from 0 to 1: of attention, whose small weights matter next to BOS' large ones."""
-
-    @property
-    def name(self) -> str:
-        places = (("layer", "position"), ("place", "dims"))
-        return f"{super().name}-by-{self.columns}" if (self.rows, self.columns) in places else super().name
-
-
-@dataclass(frozen=True)
-class Intervals(Figure):
-    """A row for each `label`: the value with its 95 % interval, another quantity (`reference`), and 0.
-
-    At the smallest value of `by` where rows differ in it. Of more than `most` rows those with the largest values.
-    """
-
-    name_end: ClassVar[str] = "intervals"
-    label: str = "head"
-    reference: str | None = None
-    by: str | None = None
-    most: int = 40
     ranked: bool = True
-    """The largest above; else in the order of the table."""
-
-
-@dataclass(frozen=True)
-class Curve(Figure):
-    """The value over `x` with its band, one line for each value of `by`; needs two places of x.
-
-    Of more than `most` lines those that move the most.
-    """
-
-    name_end: ClassVar[str] = "over-{x}"
-    x: str = "scale"
-    by: str | None = None
+    """The largest interval above; else in the order of the table."""
     log: bool = False
-    most: int = 7
-    reference: str | None = None
-    """Another column, as a dotted line without a band."""
     draws: str | None = None
-    """A table of controls drawn at random, y in a column of the same name: grey marks at their x."""
-
-
-@dataclass(frozen=True)
-class Scatter(Figure):
-    """The value against another column `x`, a mark for each row, with the line where both are equal."""
-
-    name_end: ClassVar[str] = "against-{x}"
-    x: str = ""
-    label: str = "head"
-
-
-@dataclass(frozen=True)
-class Matrix(Figure):
-    """What pairs do: a map of `label` against `label`, where each row of the table is a pair A+B."""
-
-    name_end: ClassVar[str] = "pairs"
-    label: str = "head"
-
-
-@dataclass(frozen=True)
-class Histogram(Figure):
-    """How many rows have which value, with a line where the column `at` lies."""
-
-    name_end: ClassVar[str] = "histogram"
+    """A table of controls drawn at random, y in a column of the same name: grey marks at their x on a curve."""
     at: str | None = None
-
-
-@dataclass(frozen=True)
-class Points(Figure):
-    """A mark for each row at (`x`, y), coloured by a column; the pointer shows the columns `text`.
-
-    Where the colours are names, the `most` frequent have one each, which the legend shows and hides, with how many
-    marks they have; the others are grey, and those of `none` lighter.
-    """
-
-    name_end: ClassVar[str] = "by-{color}"
-    x: str = "x"
     color: str = ""
-    text: tuple[str, ...] = ()
     none: Any = None
     ordered: bool = False
-    """Colours are numbers, on a scale."""
-    most: int = 20
+    """Colours of points are numbers, on a scale."""
     typical: str | None = None
     """A column of texts, the token in ⟦ ⟧: each colour is named by its commonest tokens as well."""
 
+    @property
+    def name(self) -> str:
+        """What `Result.figure` calls it."""
+        names = {
+            "Intervals": "intervals", "Curve": f"over-{self.x}", "Scatter": f"against-{self.x}", "Matrix": "pairs",
+            "Histogram": "histogram", "Points": f"by-{self.color}", "Circuit": "circuit",
+        }  # fmt: skip
+        end = names.get(self.kind, "")
+        if self.kind == "HeadMap" and (self.rows, self.columns) in (("layer", "position"), ("place", "dims")):
+            end = f"by-{self.columns}"
+        return "-".join(filter(None, (self.table, self.y, end)))
 
-@dataclass(frozen=True)
-class Circuit(Figure):
-    """The edges with the largest |y| as lines from `sender` to `reader`, layers upwards; a slider chooses how many.
 
-    Lines are as wide as |y|, dotted where y is negative, and coloured by the column `part`; parts that no shown edge
-    reaches are light. The steps of the slider are
-    the column `enters`, the share of edges at which an edge enters; `f` is the share of the effect that these keep. Of
-    more than `most` edges those with the largest |y| are drawn.
-    """
-
-    name_end: ClassVar[str] = "circuit"
-    most: int = 200
-
+HeadMap = partial(Figure, "HeadMap", rows="layer", columns="index")
+Intervals = partial(Figure, "Intervals", label="head", most=40)
+Curve = partial(Figure, "Curve", x="scale", most=7)
+Scatter = partial(Figure, "Scatter", label="head")
+Matrix = partial(Figure, "Matrix", label="head")
+Histogram = partial(Figure, "Histogram")
+Points = partial(Figure, "Points", x="x", text=(), most=20)
+Circuit = partial(Figure, "Circuit", most=200)
 
 OVER = "over_steps"  # in `Result.about`: whether the tables are of snapshots, with the columns run and step
 
 
 def over_steps(figures: tuple[Figure, ...], tables: Mapping[str, Any]) -> tuple[Figure, ...]:
     """The figures of an instrument for snapshots, first a curve over steps: its own, or of its first figure."""
-    curves = [figure for figure in figures if isinstance(figure, Curve) and figure.x == "step"]
-    if curves:
+    if curves := [figure for figure in figures if (figure.kind, figure.x) == ("Curve", "step")]:
         return (*curves, *(figure for figure in figures if figure not in curves))
     for figure in figures:
         table = next(iter(tables.values())) if figure.table is None else tables.get(figure.table)

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from streamscope.instruments.figures import Circuit
+from streamscope.instruments.figures import Figure
 from streamscope.instruments.table import Table
 
 WIDEST_EDGE = 7.0
@@ -39,7 +39,7 @@ def place_of(name: str, heads: int, groups: int, last: int) -> tuple[float, floa
     return int(head) - (heads - 1) / 2, 2.0 * layer
 
 
-def draw_circuit(figure: Circuit, table: Table, palette: tuple[str, ...]) -> go.Figure | None:
+def draw_circuit(figure: Figure, table: Table, palette: tuple[str, ...]) -> go.Figure | None:
     """The figure with its slider, or None for a table without edges."""
     frame = table.frame[table.frame[figure.y].notna()]
     frame = frame.loc[frame[figure.y].abs().sort_values(ascending=False, kind="stable").index[: figure.most]]

@@ -5,9 +5,9 @@ Signed quantities have a diverging scale around 0.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import singledispatch
+from functools import partial
 from html import escape
 from textwrap import wrap
 from typing import Any
@@ -18,18 +18,7 @@ import plotly.graph_objects as go
 from plotly.colors import sample_colorscale
 from plotly.subplots import make_subplots
 
-from streamscope.instruments.figures import (
-    OVER,
-    Circuit,
-    Curve,
-    Figure,
-    HeadMap,
-    Histogram,
-    Intervals,
-    Matrix,
-    Points,
-    Scatter,
-)
+from streamscope.instruments.figures import OVER, Figure
 from streamscope.instruments.figures.circuit import draw_circuit
 from streamscope.instruments.observations import estimate
 from streamscope.instruments.table import Column, Table, key
@@ -70,18 +59,18 @@ def draw(figure: Figure, result: Any, *, paper: bool = False, dark: bool = False
     if figure.y not in table.frame or table.frame[figure.y].isna().all():
         return None
     table = _with_control(figure, result, table)
-    runs = ["run", "step"] if result.about.get(OVER) and getattr(figure, "x", "") != "step" else ["run"]
+    runs = ["run", "step"] if result.about.get(OVER) and figure.x != "step" else ["run"]
     runs = [] if figure.over_runs else runs
     panels = [c for c in (*runs, *figure.each) if table.frame.get(c, pd.Series()).nunique() > 1]
     units = {block.measure.name: block.measure.unit for block in result.blocks.values()}
-    plot = _panels(figure, table, panels, units) if panels else _draw(figure, _in_units(figure, table, units))
+    plot = _panels(figure, table, panels, units) if panels else _panel(figure, table, units)
     if plot is None:
         return None
-    if isinstance(figure, Curve) and figure.draws in result.tables:
+    if figure.kind == "Curve" and figure.draws in result.tables:
         _add_draws(plot, figure, result.table(figure.draws).frame, panels)
     width: int = PAPER["width"] if paper else max(860, plot.layout.width or 0)
     plot.layout.template = "plotly_dark" if dark else "plotly_white"
-    if isinstance(figure, Intervals):  # a value beside its reference, not on it
+    if figure.kind == "Intervals":  # a value beside its reference, not on it
         plot.update_layout(scattermode="group", scattergap=0.5)
     plot.layout.modebar = {"remove": ["lasso2d", "select2d", "autoScale2d"]}
     plot.update_xaxes(exponentformat="power", minexponent=6)  # .0005, not 500µ
@@ -98,7 +87,7 @@ def draw(figure: Figure, result: Any, *, paper: bool = False, dark: bool = False
         plot.update_layout(**PAPER)
         if len(plot.layout.annotations):  # titles of panels
             plot.update_layout(margin_t=34).update_annotations(font_size=8)
-        if isinstance(figure, Intervals):  # a line for each row
+        if figure.kind == "Intervals":  # a line for each row
             n_rows = max(len(trace.y) for trace in plot.data if trace.y is not None)
             n_panel_rows = len({axis.domain for axis in plot.select_yaxes()})
             plot.update_layout(height=max(PAPER["height"], n_panel_rows * (12 * n_rows + 60)))
@@ -114,8 +103,7 @@ def _with_control(figure: Figure, result: Any, table: Table) -> Table:
     if block is None:
         return table
     frame, _ = estimate(block, contrasts).wide(list(dict.fromkeys(key for c in contrasts for key in c.labels)))
-    options = ("x", "by", "rows", "columns", "label", "text")
-    places = {*figure.each, *(getattr(figure, option, None) for option in options)}
+    places = {*figure.each, figure.x, figure.by, figure.rows, figure.columns, figure.label, figure.text}
     if not {figure.y, *(places & {*table.frame})} <= {*frame}:
         return table
     names = [str(about.get("model")) for about in (result.about, result.about["control"])]
@@ -141,7 +129,7 @@ def _caption(
     model, details, head = about.get("model"), table.title, headline(figure, table)
     if isinstance(model, str) and "run" not in table.frame:
         head, details = f"{head}: {model}", _details(table, model)
-    by = None if isinstance(figure, Curve) else getattr(figure, "by", None)
+    by = None if figure.kind == "Curve" else figure.by
     range_text = f"{by} = {table.frame[by].min():g}" if by in table.frame and table.frame[by].nunique() > 1 else ""
     details = "; ".join(filter(None, (details, range_text, *_notes(figure, table, panels))))
     lines, bold = wrap(details, (width - 230) // 6), wrap(head, (width - 230) // 8, break_on_hyphens=False)
@@ -152,18 +140,18 @@ def _caption(
 
 def _notes(figure: Figure, table: Table, panels: Sequence[str]) -> Iterator[str]:
     """What bands and whiskers are, and how many rows or lines a panel leaves out."""
-    if isinstance(figure, Circuit):
+    if figure.kind == "Circuit":
         yield "circles: heads, squares: other parts, light: without a shown edge; the wider a line, the larger its size"
-    if not isinstance(figure, Curve | Intervals):
+    if figure.kind not in ("Curve", "Intervals"):
         return
-    rows, curves = table.frame[table.frame[figure.y].notna()], isinstance(figure, Curve)
+    rows, curves = table.frame[table.frame[figure.y].notna()], figure.kind == "Curve"
     if ends := table.column(figure.y).interval:
         if rows[list(ends)].notna().any(axis=None):
             yield f"{'bands' if curves else 'whiskers'}: 95 % intervals"
         else:
             yield "no intervals: the table says why"
     parts = [part for _, part in rows.groupby(list(panels))] if panels else [rows]
-    if isinstance(figure, Curve):
+    if figure.kind == "Curve":
         numbers = [part[figure.by].nunique() if figure.by else 1 for part in parts]
     else:
         numbers = [len(_smallest(figure, part)) for part in parts]
@@ -177,7 +165,7 @@ def headline(figure: Figure, table: Table) -> str:
     return text[:1].upper() + text[1:]
 
 
-def _add_draws(plot: go.Figure, figure: Curve, draws: pd.DataFrame, by: list[str]) -> None:
+def _add_draws(plot: go.Figure, figure: Figure, draws: pd.DataFrame, by: list[str]) -> None:
     """Controls drawn at random as grey marks, each in the panel of its values of `by`."""
     axes = dict.fromkeys((trace.xaxis, trace.yaxis) for trace in plot.data)  # in the order of the panels
     for i, (names, (x, y)) in enumerate(zip(plot.layout.meta or [()], axes, strict=True)):
@@ -190,17 +178,16 @@ def _add_draws(plot: go.Figure, figure: Curve, draws: pd.DataFrame, by: list[str
         )  # fmt: skip
 
 
-def _in_units(figure: Figure, table: Table, units: Mapping[str, str]) -> Table:
-    """The table with the drawn rows' own unit (of the column `unit`, or `units`), if its column holds several measures
-    and these rows are of one."""
+def _panel(figure: Figure, table: Table, units: Mapping[str, str]) -> go.Figure | None:
+    """The figure of a table. If its column holds several measures and these rows are of one, they have its unit, that
+    of the column `unit` or of `units`."""
     column, frame = table.column(figure.y), table.frame
-    if not column.unit.startswith(MIXED):
-        return table
-    unit_of = frame["unit"] if "unit" in frame else frame["measure"].map(units) if "measure" in frame else pd.Series()
-    if unit_of.nunique() != 1 or unit_of.isna().any():
-        return table
-    unit_column = replace(column, unit=unit_of.iloc[0])
-    return replace(table, columns=tuple(unit_column if c.name == figure.y else c for c in table.columns))
+    if column.unit.startswith(MIXED):
+        unit_of = frame["unit"] if "unit" in frame else frame.get("measure", pd.Series(dtype=object)).map(units)
+        if unit_of.nunique() == 1 and unit_of.notna().all():
+            columns = {c.name: c for c in table.columns} | {figure.y: replace(column, unit=unit_of.iloc[0])}
+            table = replace(table, columns=tuple(columns.values()))
+    return DRAWN[figure.kind](figure, table)
 
 
 def scale(
@@ -239,9 +226,9 @@ def _color(plot: go.Figure, figure: Figure, column: Column) -> None:
             low, high = min(a for a, _ in domains), max(b for _, b in domains)
             place = {"y": (low + high) / 2, "len": high - low}
         values = np.concatenate([np.ravel(np.asarray(panel.z, float)) for panel in maps])
-        levels, root = getattr(figure, "levels", ()), getattr(figure, "root", False)
+        levels = figure.levels
         signed = column.format.startswith("+") and not levels
-        steps, low, high, root = scale(values, signed=signed, unit=unit, root=root)
+        steps, low, high, root = scale(values, signed=signed, unit=unit, root=figure.root)
         height = (plot.layout.height - (plot.layout.margin.t or 40) - 80) * place.get("len", 1.0)
         title = axis(replace(column, unit=unit.split(",")[0])) + (", colours by the square root" if root else "")
         lines = wrap(title, max(20, int(height) // 8))  # as long as the bar
@@ -260,7 +247,7 @@ def _color(plot: go.Figure, figure: Figure, column: Column) -> None:
             cell_width = (plot.layout.width - 180) * (domain[1] - domain[0]) / len(panel.x)
             longest = max(len(re.sub("<[^>]*>", "", str(text))) for text in np.ravel(panel.text))
             size = float(np.clip(cell_width / (0.7 * longest), SMALLEST, 12))
-            if getattr(figure, "text", None) or size > SMALLEST:
+            if figure.text or size > SMALLEST:
                 panel.update(texttemplate="%{text}", textfont_size=size)
 
 
@@ -269,14 +256,14 @@ def _panels(figure: Figure, table: Table, by: list[str], units: Mapping[str, str
     panels: dict[tuple[Any, ...], go.Figure] = {}
     for names, rows in table.frame.groupby(by, sort=False):
         part = replace(table, frame=rows.reset_index(drop=True), missing={})
-        if (panel := _draw(figure, _in_units(figure, part, units))) is not None:
+        if (panel := _panel(figure, part, units)) is not None:
             panels[tuple(names)] = panel
     if not panels:
         return None
     wide = max(panel.layout.width or 300 for panel in panels.values())
     cut = max(1, len(by) - 1)
     row_keys, column_keys = ([*dict.fromkeys(names[part] for names in panels)] for part in (slice(cut), slice(cut, 9)))
-    if len(panels) < len(row_keys) * len(column_keys) or (len(by) == 1 and isinstance(figure, Curve | HeadMap)):
+    if len(panels) < len(row_keys) * len(column_keys) or (len(by) == 1 and figure.kind in ("Curve", "HeadMap")):
         m = min(3, len(panels), max(1, WIDEST // wide))  # no order that rows or columns could show, or holes in it
         n = -(-len(panels) // m)
         places = {names: divmod(i, m) for i, names in enumerate(panels)}
@@ -292,7 +279,7 @@ def _panels(figure: Figure, table: Table, by: list[str], units: Mapping[str, str
     heights = [panel.layout.height or 450 for panel in panels.values()]
     traces = [trace for panel in panels.values() for trace in panel.data]
     room = 105
-    if isinstance(figure, HeadMap):  # its columns' names may stand upright
+    if figure.kind == "HeadMap":  # its columns' names may stand upright
         room = max(150, 110 + 6 * max(len(str(x)) for trace in traces for x in trace.x))
     height = (n * max(heights) if m > 1 else sum(heights)) + (n - 1) * max(0, room - 150)
     below = max(0.25 / n, room / (height - 160))  # of the height without margins
@@ -319,12 +306,12 @@ def _panels(figure: Figure, table: Table, by: list[str], units: Mapping[str, str
             subplots.add_annotation(x=note.x, y=1, yref="y domain", text=note.text, showarrow=False, xanchor="left",
                                  yanchor="top", **cell)  # fmt: skip
     x_titles, y_titles = ({panel.layout[name].title.text for panel in panels.values()} for name in ("xaxis", "yaxis"))
-    if len(x_titles) == len(y_titles) == 1 and {"run", "model"} & {*by} and isinstance(figure, Histogram | Intervals):
+    if len(x_titles) == len(y_titles) == 1 and {"run", "model"} & {*by} and figure.kind in ("Histogram", "Intervals"):
         subplots.update_xaxes(matches="x")  # a run and its control on one scale
         if bins := [trace.xbins for trace in traces if trace.type == "histogram"]:
             low, high = min(xbin.start for xbin in bins), max(xbin.end for xbin in bins)
             subplots.update_traces(xbins={"start": low, "end": high, "size": (high - low) / 25})
-    if isinstance(figure, Curve) and len(by) == 1:
+    if figure.kind == "Curve" and len(by) == 1:
         for b in range(1, m) if len(y_titles) == 1 else ():
             subplots.update_yaxes(title=None, col=b + 1)
         subplots.update_layout(legend={"orientation": "h", "y": -0.35 / n, "yanchor": "top"})
@@ -337,22 +324,16 @@ def axis(column: Column) -> str:
     return column.title if column.unit == column.title else f"{column.title} [{column.unit}]"
 
 
-def _titled(plot: go.Figure, figure: Curve | Points | Scatter, table: Table, **layout: Any) -> go.Figure:
+def _titled(plot: go.Figure, figure: Figure, table: Table, **layout: Any) -> go.Figure:
     x, y = (axis(table.column(name)) for name in (figure.x, figure.y))
     return plot.update_layout(xaxis_title=x, yaxis_title=y, **layout)
 
 
-def _smallest(figure: HeadMap | Intervals, frame: pd.DataFrame) -> pd.DataFrame:
+def _smallest(figure: Figure, frame: pd.DataFrame) -> pd.DataFrame:
     return frame if figure.by is None or not len(frame) else frame[frame[figure.by] == frame[figure.by].min()]
 
 
-@singledispatch
-def _draw(figure: Figure, table: Table) -> go.Figure | None:
-    raise TypeError(f"{type(figure).__name__} cannot be drawn; register a function for it here")
-
-
-@_draw.register
-def _(figure: HeadMap, table: Table) -> go.Figure | None:
+def _map(figure: Figure, table: Table) -> go.Figure | None:
     column, frame = table.column(figure.y), table.frame
     axes = [figure.rows, figure.columns]
     numbers = [name for name in axes if pd.api.types.is_numeric_dtype(frame[name])]
@@ -418,13 +399,7 @@ def _names(column: Column, values: Any) -> list[str]:
     return [value if isinstance(value, str) else f"{letter}{value}" for value in values]
 
 
-@_draw.register
-def _(figure: Circuit, table: Table) -> go.Figure | None:
-    return draw_circuit(figure, table, PALETTE)
-
-
-@_draw.register
-def _(figure: Intervals, table: Table) -> go.Figure:
+def _intervals(figure: Figure, table: Table) -> go.Figure:
     frame = _smallest(figure, table.frame[table.frame[figure.y].notna()])
     order = frame[figure.y].abs().sort_values(ascending=False, kind="stable").index[: figure.most]
     frame = frame.loc[order if figure.ranked else sorted(order)].iloc[::-1]
@@ -452,8 +427,7 @@ def _(figure: Intervals, table: Table) -> go.Figure:
     return plot
 
 
-@_draw.register
-def _(figure: Curve, table: Table) -> go.Figure | None:
+def _curve(figure: Figure, table: Table) -> go.Figure | None:
     frame = table.frame[table.frame[figure.y].notna()]
     if figure.x not in frame or frame[figure.x].nunique() < 2:
         return None
@@ -498,8 +472,7 @@ def _(figure: Curve, table: Table) -> go.Figure | None:
     return plot
 
 
-@_draw.register
-def _(figure: Scatter, table: Table) -> go.Figure | None:
+def _scatter(figure: Figure, table: Table) -> go.Figure | None:
     if figure.x not in table.frame:
         return None
     frame = table.frame[table.frame[[figure.x, figure.y]].notna().all(axis=1)]
@@ -519,8 +492,7 @@ def _(figure: Scatter, table: Table) -> go.Figure | None:
     return _titled(plot, figure, table, height=560)
 
 
-@_draw.register
-def _(figure: Matrix, table: Table) -> go.Figure | None:
+def _matrix(figure: Figure, table: Table) -> go.Figure | None:
     frame = table.frame[table.frame[figure.y].notna()]
     pairs = [str(label).split("+") for label in frame[figure.label]]
     if len(pairs) < 2 or any(len(pair) != 2 for pair in pairs) or frame[figure.label].duplicated().any():
@@ -543,8 +515,7 @@ def _(figure: Matrix, table: Table) -> go.Figure | None:
     return plot
 
 
-@_draw.register
-def _(figure: Histogram, table: Table) -> go.Figure:
+def _histogram(figure: Figure, table: Table) -> go.Figure:
     column = table.column(figure.y)
     values, threshold = table.frame[figure.y].dropna().to_numpy(float), None
     if figure.at is not None and pd.notna(table.frame[figure.at].iloc[0]):
@@ -563,8 +534,7 @@ def _(figure: Histogram, table: Table) -> go.Figure:
     return plot
 
 
-@_draw.register
-def _(figure: Points, table: Table) -> go.Figure | None:
+def _points(figure: Figure, table: Table) -> go.Figure | None:
     frame = table.frame
     if not {figure.x, figure.color, *figure.text} <= set(frame):
         return None
@@ -604,3 +574,9 @@ def _(figure: Points, table: Table) -> go.Figure | None:
 def _place(label: str) -> tuple[int, int, str]:
     match = re.fullmatch(r"L(\d+)\.H(\d+)", label)
     return (int(match[1]), int(match[2]), label) if match else (-1, -1, label)
+
+
+DRAWN: dict[str, Callable[[Figure, Table], go.Figure | None]] = {
+    "HeadMap": _map, "Intervals": _intervals, "Curve": _curve, "Scatter": _scatter, "Matrix": _matrix,
+    "Histogram": _histogram, "Points": _points, "Circuit": partial(draw_circuit, palette=PALETTE),
+}  # fmt: skip

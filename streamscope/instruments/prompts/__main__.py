@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
@@ -18,9 +18,12 @@ from streamscope.cli.bounds import Count, Seed
 from streamscope.cli.errors import InputError
 from streamscope.cli.parse import command, parse
 from streamscope.cli.terminal import counted
+from streamscope.instruments.data import check_tokenizer
 from streamscope.instruments.prompts import BUNDLED, GENERATED, load_suite
-from streamscope.instruments.prompts.alignment import Aligned, align, check_tokenizer
 from streamscope.instruments.prompts.suite import Prompt, Suite, population
+
+if TYPE_CHECKING:
+    from streamscope.instruments.prompts.alignment import Aligned
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +51,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         raise InputError("--run brings its own tokenizer; give --run or --tokenizer, not both")
     if options.n_ctx is not None and options.tokenizer is options.run is None:
         raise InputError(f"--n-ctx {options.n_ctx}: give --tokenizer or --run with it")
+    from streamscope.instruments.prompts.alignment import align
+
     tokenizer, n_ctx = None, options.n_ctx
     if options.run is not None:
         from streamscope.models.checkpoint import load
@@ -64,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         _report(suite, align(suite, tokenizer, n_ctx) if tokenizer is not None else None)
 
 
-def _report(suite: Suite, aligned: Aligned | None) -> None:
+def _report(suite: Suite, aligned: "Aligned | None") -> None:
     """Tables of one suite: counts by category and relation; what was skipped or filtered."""
     import pandas as pd
 

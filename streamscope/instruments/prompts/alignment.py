@@ -9,16 +9,24 @@ Prompts that a tokenizer or a context cannot serve are filtered, each with its r
 whose continuations alone cannot be compared stay, without continuations: attention to roles does not read them.
 """
 
+import hashlib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import numpy as np
+import pandas as pd
 
 from streamscope.cli.errors import InputError
-from streamscope.instruments.prompts.suite import Prompt, Suite
+from streamscope.cli.terminal import counted
+from streamscope.instruments.data import Data, Prompts, Splittable, check_tokenizer
+from streamscope.instruments.prompts import load_suite
+from streamscope.instruments.prompts.suite import Prompt, Suite, population, units
 
 if TYPE_CHECKING:
-    import streamscope.text.tokenizer
+    from streamscope.text.tokenizer import Tokenizer
 
 Reason = Literal[
     "longer than the context",
@@ -56,18 +64,18 @@ class Aligned:
         return [roles["query"][-1] for roles in self.positions]
 
     def only(self, rows: Sequence[int]) -> "Aligned":
-        prompts = tuple(self.prompts[i] for i in rows)
-        ids = {prompt.id for prompt in prompts}
-        return replace(
-            self, prompts=prompts, tokens=[self.tokens[i] for i in rows], positions=[self.positions[i] for i in rows],
-            continuations=[self.continuations[i] for i in rows],
-            unscored=[(name, reason) for name, reason in self.unscored if name in ids],
-        )  # fmt: skip
+        columns = {
+            name: [getattr(self, name)[i] for i in rows] for name in ("prompts", "tokens", "positions", "continuations")
+        }
+        ids = {prompt.id for prompt in columns["prompts"]}
+        unscored = [(name, reason) for name, reason in self.unscored if name in ids]
+        return Aligned(tuple(columns.pop("prompts")), **columns, filtered=self.filtered,
+                       dropped_pairs=self.dropped_pairs, unscored=unscored)  # fmt: skip
 
     def scoring(self) -> str:
         """For a title: how many prompts have no continuations to compare, and of how many only a first token counts."""
         pairs = [pair for pair in self.continuations if pair is not None]
-        notes = [f"{n} left out: {reason}" for reason, n in Counter(reason for _, reason in self.unscored).items()]
+        notes = [f"{n} left out: {reason}" for reason, n in Counter(dict(self.unscored).values()).items()]
         if none := len(self.continuations) - len(pairs) - len(self.unscored):
             notes.append(f"{none} without continuations")
         if cut := sum(len(a) + len(b) > 2 for a, b in pairs):
@@ -76,75 +84,69 @@ class Aligned:
 
     def pairs(self) -> list[tuple[int, int]]:
         """Indices (target first, target last) of the pairs with both prompts kept."""
-        index = {(p.pair, p.order): i for i, p in enumerate(self.prompts) if p.pair is not None}
-        first = [(pair, i) for (pair, order), i in index.items() if order == "target_first"]
-        return [(i, index[pair, "target_last"]) for pair, i in first if (pair, "target_last") in index]
+        last = {p.pair: i for i, p in enumerate(self.prompts) if p.pair is not None and p.order == "target_last"}
+        return [(i, last[p.pair]) for i, p in enumerate(self.prompts) if p.order == "target_first" and p.pair in last]
 
 
-def align(suite: Suite, tokenizer: "streamscope.text.tokenizer.Tokenizer", n_ctx: int | None = None) -> Aligned:
+def align(suite: Suite, tokenizer: "Tokenizer", n_ctx: int | None = None) -> Aligned:
     """Token positions of every role, by the rules of this module; `InputError` if no prompt is left.
 
     n_ctx is the model's context in tokens, BOS included; None for no limit."""
-    kept_rows: list[tuple[Any, ...]] = []
+    kept_rows: list[tuple[Prompt, list[int], dict[str, tuple[int, ...]]]] = []
     filtered: list[tuple[str, Reason]] = []
-    unscored: list[tuple[str, Reason]] = []
     for prompt in suite.prompts:
         ids, spans = tokenizer.spans(prompt.text)
-        role_tokens = {  # positions of the tokens with at least one of the characters; BOS covers none
-            role: tuple(i for i, (first, last) in enumerate(spans) if max(first, start) < min(last, end))
-            for role, (start, end) in prompt.roles.items()
-        }
-        if reason := _unfit(len(ids), n_ctx, role_tokens):
+        first, last = np.array(spans).T
+        positions = {}
+        for role, (start, end) in prompt.roles.items():  # tokens with at least one of the characters; BOS covers none
+            positions[role] = tuple(np.flatnonzero(np.maximum(first, start) < np.minimum(last, end)).tolist())
+        role_tokens = [*positions.values()]
+        reason: Reason | None = None
+        if n_ctx is not None and len(ids) > n_ctx:
+            reason = LONG
+        elif () in role_tokens:
+            reason = "a role holds no token"
+        elif len(set().union(*role_tokens)) < sum(map(len, role_tokens)):
+            reason = "two roles share a token"
+        elif max(map(max, role_tokens)) > positions["query"][-1]:
+            reason = "a role comes after the query, out of a causal model's sight"
+        if reason is None:
+            kept_rows.append((prompt, ids, positions))
+        else:
             filtered.append((prompt.id, reason))
-            continue
-        pair, unscored_reason = _continuations(prompt, ids, tokenizer)
-        if unscored_reason:
-            unscored.append((prompt.id, unscored_reason))
-        kept_rows.append((prompt, ids, role_tokens, pair))
     if not kept_rows:
         raise InputError(f"no prompt of {suite.name!r} can be aligned: {none_left(filtered, 'prompts', n_ctx)}")
-    prompts, tokens, positions, continuations = map(list, zip(*kept_rows, strict=True))
-    pair_sizes = Counter(p.pair for p in prompts)
-    dropped = tuple(p for p in suite.pairs if pair_sizes[p] < 2)
-    return Aligned(tuple(prompts), tokens, positions, continuations, filtered, dropped, unscored)
+    prompts, tokens, positions_of = map(list, zip(*kept_rows, strict=True))
+    texts = [p.text + text for p in prompts if p.coherent is not None for text in (p.coherent, p.incoherent)]
+    longer = iter(tokenizer.encode_batch(texts))
+    continuations: list[tuple[list[int], list[int]] | None] = []
+    unscored: list[tuple[str, Reason]] = []
+    for prompt, ids in zip(prompts, tokens, strict=True):
+        continuations.append(None)
+        if prompt.coherent is None:
+            continue
+        a, b = next(longer), next(longer)
+        starts, n = a[: len(ids)] == b[: len(ids)] == ids, len(ids)
+        if not starts or len(a) == n or len(b) == n:
+            unscored.append((prompt.id, "a continuation does not start a new token"))
+        elif a[n] == b[n]:
+            unscored.append((prompt.id, "the continuations start with the same token"))
+        else:
+            continuations[-1] = a[n:], b[n:]
+    pair_sizes = Counter([p.pair for p in prompts])
+    dropped = tuple([p for p in suite.pairs if pair_sizes[p] < 2])
+    return Aligned(tuple(prompts), tokens, positions_of, continuations, filtered, dropped, unscored)
 
 
 def none_left(filtered: Sequence[tuple[str, str]], noun: str, n_ctx: int | None) -> str:
     """Why no prompt or case is left, how many each reason took, and what to use instead."""
-    counts = Counter(reason for _, reason in filtered)
-    parts = [
-        f"{reason}{f' of {n_ctx} tokens' if reason == LONG else ''} ({n:,} of {len(filtered):,} {noun})"
-        for reason, n in counts.most_common()
-    ]
+    counts = Counter([reason for _, reason in filtered])
+    parts = []
+    for reason, n in counts.most_common():
+        limit = f" of {n_ctx} tokens" if reason == LONG else ""
+        parts.append(f"{reason}{limit} ({n:,} of {len(filtered):,} {noun})")
     longer = "a model with a longer context (--scale zoo has 128 tokens), or " if LONG in counts else ""
     return f"{', '.join(parts) or 'it is empty'}; use {longer}another suite"
-
-
-def _continuations(
-    prompt: Prompt, ids: list[int], tokenizer: Any
-) -> tuple[tuple[list[int], list[int]] | None, Reason | None]:
-    """Ids that each continuation adds to those of the text; or None, and for some why they cannot be compared."""
-    if prompt.coherent is None or prompt.incoherent is None:
-        return None, None
-    longer = tokenizer.encode_batch([prompt.text + prompt.coherent, prompt.text + prompt.incoherent])
-    first, second = (row[len(ids) :] if row[: len(ids)] == ids else [] for row in longer)
-    if not (first and second):
-        return None, "a continuation does not start a new token"
-    if first[0] == second[0]:
-        return None, "the continuations start with the same token"
-    return (first, second), None
-
-
-def _unfit(length: int, n_ctx: int | None, role_tokens: dict[str, tuple[int, ...]]) -> Reason | None:
-    if n_ctx is not None and length > n_ctx:
-        return LONG
-    if not all(role_tokens.values()):
-        return "a role holds no token"
-    if len(set().union(*role_tokens.values())) < sum(map(len, role_tokens.values())):
-        return "two roles share a token"
-    if any(token_positions[-1] > role_tokens["query"][-1] for token_positions in role_tokens.values()):
-        return "a role comes after the query, out of a causal model's sight"
-    return None
 
 
 def require_pairs(aligned: Aligned) -> list[tuple[int, int]]:
@@ -158,27 +160,77 @@ def require_pairs(aligned: Aligned) -> list[tuple[int, int]]:
     return pairs
 
 
-def check_tokenizer(model: Any, tokenizer: Any = None) -> "streamscope.text.tokenizer.Tokenizer":
-    """The model's own tokenizer (of a `TransformerBridge`: wrapped), or `tokenizer` if the model can read its ids."""
-    from streamscope.text.tokenizer import Tokenizer
-
-    own_tokenizer, d_vocab = getattr(model, "tokenizer", None), int(model.cfg.d_vocab)
-    if own_tokenizer is not None and not isinstance(own_tokenizer, Tokenizer):
-        own_tokenizer = Tokenizer.from_transformers(own_tokenizer).padded_to(d_vocab)
-    if own_tokenizer is None and tokenizer is None:
-        raise InputError("the model has no tokenizer; give the one it was trained with")
-    if own_tokenizer is not None and tokenizer is not None and own_tokenizer.sha256 != tokenizer.sha256:
-        raise InputError(
-            f"{tokenizer!r} is not the model's tokenizer {own_tokenizer!r}: its ids mean other words; leave it out"
-        )
-    use: Tokenizer = own_tokenizer if own_tokenizer is not None else tokenizer
-    # A model may have more embeddings than its own tokenizer has words (a padded vocabulary); of a stranger's
-    # tokenizer the size is all there is to compare.
-    if use.d_vocab > d_vocab or (own_tokenizer is None and use.d_vocab != d_vocab):
-        raise InputError(f"the tokenizer has {use.d_vocab} words, the model {d_vocab}; give its own")
-    return use
-
-
 def align_once(prompts: Suite | Aligned, tokenizer: Any) -> Aligned:
     """`prompts` in tokens; prompts that are `Aligned` already are returned unchanged."""
     return prompts if isinstance(prompts, Aligned) else align(prompts, tokenizer)
+
+
+@dataclass(frozen=True)
+class OpenPrompts(Splittable):
+    """A suite in one model's tokens; `suite` is None where the prompts were given in tokens already."""
+
+    kind: ClassVar[type[Data]] = Prompts
+    aligned: Aligned
+    tokenizer: Any
+    suite: Suite | None = None
+
+    def title(self) -> str:
+        kept, suite = self.aligned.prompts, self.suite
+        text = counted(len(kept), "prompt")
+        if suite is not None:
+            text = f"{suite.name}: {len(kept)} of {counted(len(suite.prompts), 'prompt')}"
+        for reason, n in self.about()["left_out"].items():
+            text += f", {n} left out: {reason}"
+        if suite is not None and suite.skipped:
+            text += f", {len(suite.skipped)} entries skipped"
+        return f"{text}; {population(kept)}"
+
+    @property
+    def prompts(self) -> Sequence[Prompt]:
+        """All prompts of the suite, those that this tokenizer cannot serve as well."""
+        return (self.aligned if self.suite is None else self.suite).prompts
+
+    def cases(self) -> pd.DataFrame:
+        """Pair, cluster, category, relation and order of all prompts: halves are the same in every tokenizer."""
+        rows = [(p.id, p.pair or "", p.category, p.relation or "", p.order or "") for p in self.prompts]
+        frame = pd.DataFrame(rows, columns=["id", "pair", "category", "relation", "order"])
+        frame.insert(0, "cluster", pd.Series(units(self.prompts), dtype=object))
+        return frame
+
+    def only(self, rows: Sequence[int]) -> "OpenPrompts":
+        if self.suite is None:
+            return replace(self, aligned=self.aligned.only(rows))
+        prompts = tuple(self.suite.prompts[i] for i in rows)
+        ids = {prompt.id for prompt in prompts}
+        kept_rows = [i for i, prompt in enumerate(self.aligned.prompts) if prompt.id in ids]
+        if not kept_rows:
+            raise InputError(f"{self.suite.name}: the tokenizer serves no prompt of this half; give more prompts")
+        left_out = [(name, reason) for name, reason in self.aligned.filtered if name in ids]
+        pairs = tuple(pair for pair in self.aligned.dropped_pairs if pair in {prompt.pair for prompt in prompts})
+        aligned = replace(self.aligned.only(kept_rows), filtered=left_out, dropped_pairs=pairs)
+        return replace(self, aligned=aligned, suite=replace(self.suite, prompts=prompts))
+
+    @cached_property
+    def _texts(self) -> dict[str, str]:
+        return {prompt.id: prompt.text for prompt in self.aligned.prompts}
+
+    def unit(self, *ids: str) -> str:
+        """A name that only the same prompts have: the first id and a hash of the texts."""
+        return f"{ids[0]}:{hashlib.sha1(' | '.join(map(self._texts.__getitem__, ids)).encode()).hexdigest()[:10]}"
+
+    def about(self) -> dict[str, Any]:
+        source = "given" if self.suite is None else self.suite.source
+        left_out = Counter(dict(self.aligned.filtered).values())
+        return {"suite": source, "prompts": len(self.aligned.prompts), "left_out": dict(left_out)}
+
+
+def given_prompts(prompts: Any, model: Any, tokenizer: Any = None) -> OpenPrompts:
+    """A `Suite`, or what is `Aligned` already, opened for a model of ours or a bridge with this tokenizer."""
+    tokenizer = check_tokenizer(model, tokenizer)
+    return OpenPrompts(align_once(prompts, tokenizer), tokenizer, prompts if isinstance(prompts, Suite) else None)
+
+
+def open_prompts(spec: Prompts, model: Any) -> OpenPrompts:
+    """The suite in the model's tokens; `InputError` where its context and tokenizer serve no prompt."""
+    suite, tokenizer = load_suite(spec.suite, n=spec.n, seed=spec.suite_seed), check_tokenizer(model)
+    return OpenPrompts(align(suite, tokenizer, model.cfg.n_ctx), tokenizer, suite)

@@ -10,7 +10,7 @@ next to it says what each suite asks, where it comes from and where it fails.
 import json
 import tomllib
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -20,7 +20,6 @@ from streamscope.cli.disk import write_text
 from streamscope.cli.errors import InputError
 from streamscope.instruments.prompts.suite import Prompt, Suite, check_space, last_word
 
-N = 200  # default number of prompts of a suite
 MOST = 2000  # repetitions in a row after which no new prompt is expected
 Spans = dict[str, tuple[int, int]]
 
@@ -182,7 +181,8 @@ SUITES: dict[str, Callable[[Random], Iterator[dict[str, Any]]]] = {
 }
 
 
-def counterfactual_suite(name: str, n: int = N, seed: int = 2) -> Suite:
+@lru_cache(maxsize=16)
+def counterfactual_suite(name: str, n: int, seed: int) -> Suite:
     """About `n` different prompts of a suite in groups that share their words, the same for the same seed.
 
     A prompt and its counterpart (the other order of names, the other number or gender) are one unit.

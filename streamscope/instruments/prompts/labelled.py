@@ -2,12 +2,18 @@
 
 import re
 from collections import namedtuple
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from random import Random
-from typing import Any
+from typing import Any, ClassVar
+
+import pandas as pd
 
 from streamscope.cli.errors import InputError
-from streamscope.instruments.data import Grouping, LabelTask
+from streamscope.cli.terminal import counted
+from streamscope.instruments.data import Data, Grouping, Labels, LabelTask, Splittable, check_tokenizer
 from streamscope.text.corpus import records
+from streamscope.text.stories import labelled, story
 
 PARTS = 8  # parts of a context that a probe tells apart
 PER_TEXT = 4  # words per text whose position is a case
@@ -28,21 +34,19 @@ def story_examples(task: LabelTask, stories: int, *, groups: Grouping = "story",
     pronoun calls it he or she, single or group. Groups are stories, or antecedents, which are the word type as well.
     Texts begin at the paragraph of the first candidate, so that short contexts hold them.
     """
-    from streamscope.text.stories import labelled  # which reads its lexicons
-
     examples = []
-    for i, story in enumerate(labelled(seed, stories, "pairs")):
-        for case in story.cases:
-            word = story.text[case.antecedent.start : case.antecedent.end].lower()
+    for i, tale in enumerate(labelled(seed, stories, "pairs")):
+        for case in tale.cases:
+            word = tale.text[case.antecedent.start : case.antecedent.end].lower()
             if task == "antecedent":
                 span, label = case.pronoun, "first" if case.candidates[0] == case.antecedent else "second"
             elif case.category == task:
                 span, label = case.antecedent, case.relation
             else:
                 continue
-            cut = story.text.rfind("\n", 0, case.candidates[0].start) + 1
+            cut = tale.text.rfind("\n", 0, case.candidates[0].start) + 1
             group = f"story {i}" if groups == "story" else word
-            place: dict[str, Any] = {"text": story.text[cut:], "start": span.start - cut, "end": span.end - cut}
+            place: dict[str, Any] = {"text": tale.text[cut:], "start": span.start - cut, "end": span.end - cut}
             examples.append(Example(**place, label=label, group=group, word=word))
     return examples
 
@@ -56,8 +60,6 @@ def position_examples(
     the content says nothing about the position: any word may stand anywhere. Of each text `PER_TEXT` words are drawn,
     and each text has stories of its own. Groups are texts, or word types; the word type is the word in lower case.
     """
-    from streamscope.text.stories import story
-
     rng, examples, index = Random(f"positions {seed}"), list[Example](), 0
     for i in range(stories):
         first = story(seed, index, "pairs").text
@@ -91,3 +93,37 @@ def own_examples(source: str) -> list[Example]:
         group = str(row["group"]) if row.get("group") is not None else text
         examples.append(Example(text=text, start=start, end=end, label=str(row["label"]), group=group, word=word))
     return examples
+
+
+@dataclass(frozen=True)
+class OpenLabels(Splittable):
+    """Labelled positions, to be placed in one model's tokens."""
+
+    kind: ClassVar[type[Data]] = Labels
+    examples: list[Example]
+    title: str
+    tokenizer: Any
+
+    def cases(self) -> pd.DataFrame:
+        """Group (story, antecedent), label and word of the positions."""
+        rows = [(example.group, example.label, example.word) for example in self.examples]
+        return pd.DataFrame(rows, columns=["cluster", "label", "word"])
+
+    def only(self, rows: Sequence[int]) -> "OpenLabels":
+        return replace(self, examples=[self.examples[i] for i in rows])
+
+    def about(self) -> dict[str, Any]:
+        return {"labels": self.title, "examples": len(self.examples)}
+
+
+def open_labels(spec: Labels, model: Any) -> OpenLabels:
+    """The labelled positions of a file, a dataset or the built-in stories."""
+    title, tokenizer = f"{spec.task} in {spec.stories} stories, groups: {spec.groups}", check_tokenizer(model)
+    if spec.labels is not None:
+        examples = own_examples(spec.labels)
+        title = f"{counted(len({example.label for example in examples}), 'label')} of {spec.labels}"
+    elif spec.task == "position":
+        examples = position_examples(tokenizer, spec.stories, model.cfg.n_ctx, groups=spec.groups)
+    else:
+        examples = story_examples(spec.task, spec.stories, groups=spec.groups)
+    return OpenLabels(examples, title, tokenizer)

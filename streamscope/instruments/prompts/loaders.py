@@ -20,6 +20,7 @@ from collections import namedtuple
 from collections.abc import Callable, Iterator
 from functools import wraps
 from pathlib import Path
+from typing import Any
 
 from streamscope.cli.errors import InputError
 from streamscope.instruments.prompts.suite import Prompt, Suite, order_of
@@ -39,6 +40,11 @@ OCCUPATIONS = (
 GAP_COLUMNS = (
     "ID", "Text", "Pronoun", "Pronoun-offset", "A", "A-offset", "A-coref", "B", "B-offset", "B-coref", "URL",
 )  # fmt: skip
+
+
+def _expect(ok: Any, place: str, expected: str, line: str) -> None:
+    if not ok:
+        raise InputError(f"{place}: expected {expected}, found {line[:60]!r}")
 
 
 def _bare(text: str, start: int, end: int) -> tuple[int, int]:
@@ -83,16 +89,14 @@ def winobias(path: str | Path) -> Suite:
     prompts, category = [], path.name.split(".")[0]
     for place, line in numbered_lines(path):
         match = re.fullmatch(r"\s*(\d+)\s+(.*\S)\s*", line)
-        text, marks = "", []
-        for i, piece in enumerate(re.split(r"\[([^\[\]]*)\]", match[2] if match else "")):
-            if i % 2:
-                marks.append((len(text), len(text) + len(piece)))
-            text += piece
+        number, sentence = match.groups() if match else ("", "")
+        brackets = list(re.finditer(r"\[([^\[\]]*)\]", sentence))
+        text = re.sub(r"\[([^\[\]]*)\]", r"\1", sentence)
+        marks = [(m.start() - 2 * i, m.end() - 2 * i - 2) for i, m in enumerate(brackets)]
         pronouns = [m for m in marks if text[slice(*m)].strip().lower() in PRONOUNS]
         entities = [m for m in marks if m not in pronouns]
-        if match is None or len(entities) != 1 or not pronouns or "[" in text or "]" in text:
-            expected = "a number and a sentence with [an occupation] and [pronouns] in brackets"
-            raise InputError(f"{place}: expected {expected}, found {line[:60]!r}")
+        expected = "a number and a sentence with [an occupation] and [pronouns] in brackets"
+        _expect(len(entities) == 1 and pronouns and not {*"[]"} & {*text}, place, expected, line)
         target = _bare(text, *entities[0])
         spans = [m.span() for o in OCCUPATIONS for m in re.finditer(rf"\b{o}\b", text, re.IGNORECASE)]
         others = [(start, end) for start, end in spans if not (start < target[1] and target[0] < end)]
@@ -105,7 +109,7 @@ def winobias(path: str | Path) -> Suite:
             roles = {"query": query, "target": target, **dict(zip(names, distractors, strict=False))}
             prompts.append(
                 Prompt(
-                    id=f"{category}-{match[1]}" + (f"-{k + 1}" if len(pronouns) > 1 else ""), text=text, roles=roles,
+                    id=f"{category}-{number}" + (f"-{k + 1}" if len(pronouns) > 1 else ""), text=text, roles=roles,
                     order=order_of(roles), category=category, cluster=_pair(*words.values()), words=words,
                 )
             )  # fmt: skip
@@ -137,8 +141,8 @@ def schemas(path: Path) -> Iterator[tuple[str, str, str, str]]:
     """(id, sentence with one blank "_", right option, wrong option) of each line of a file of `wsc273`."""
     for place, row in json_lines(path, "a schema as JSON with sentence, option1, option2 and answer"):
         name, sentence, first, second, answer = strings(place, row, ("qID", "sentence", "option1", "option2", "answer"))
-        if sentence.count("_") != 1 or answer not in ("1", "2"):
-            raise InputError(f"{place}: expected one blank '_' in the sentence and answer 1 or 2, found {answer!r}")
+        is_schema = sentence.count("_") == 1 and answer in ("1", "2")
+        _expect(is_schema, place, "one blank '_' in the sentence and answer 1 or 2", answer)
         yield name, sentence, *((first, second) if answer == "1" else (second, first))
 
 
@@ -182,8 +186,8 @@ def wsc285(path: Path) -> Iterator[Entry]:
         prefix, pronoun, suffix = (" ".join(text.split()) for text in texts)
         answers = [" ".join((a.text or "").split()) for a in schema.findall("answers/answer")]
         letter = (schema.findtext("correctAnswer") or "").strip().rstrip(".")
-        if not prefix or not pronoun or len(answers) != 2 or letter not in ("A", "B"):
-            raise InputError(f"{path}: schema {i + 1}: expected txt1, pron, two answers and A or B, found {letter!r}")
+        is_whole = prefix and pronoun and len(answers) == 2 and letter in ("A", "B")
+        _expect(is_whole, f"{path}: schema {i + 1}", "txt1, pron, two answers and A or B", letter)
         right, wrong = answers if letter == "A" else answers[::-1]
         query = (len(prefix) + 1, len(prefix) + 1 + len(pronoun))
         text = f"{prefix} {pronoun}{'' if suffix[:1] in tuple(',.;:!?') else ' '}{suffix}".rstrip()
@@ -194,8 +198,7 @@ def _below(path: Path, columns: tuple[str, ...]) -> Iterator[tuple[str, str]]:
     """The numbered lines below a header of columns, with tabs between."""
     lines = numbered_lines(path)
     place, header = next(lines)
-    if tuple(header.split("\t")) != columns:
-        raise InputError(f"{place}: expected the header {'<TAB>'.join(columns)}, found {header[:60]!r}")
+    _expect(tuple(header.split("\t")) == columns, place, f"the header {'<TAB>'.join(columns)}", header)
     yield from lines
 
 
@@ -212,9 +215,8 @@ def winogender(path: Path) -> Iterator[Entry]:
     for place, line in _below(path, ("sentid", "sentence")):
         name, _, text = line.partition("\t")
         parts = name.split(".")
-        if len(parts) != 5 or parts[2] not in ("0", "1") or parts[3] not in forms or not text.strip():
-            expected = "an id such as technician.customer.1.male.txt, a tab and a sentence"
-            raise InputError(f"{place}: expected {expected}, found {line[:60]!r}")
+        is_sentence = len(parts) == 5 and parts[2] in ("0", "1") and parts[3] in forms and text.strip()
+        _expect(is_sentence, place, "an id such as technician.customer.1.male.txt, a tab and a sentence", line)
         pronoun = re.search(rf"\b({forms[parts[3]]})\b", text, re.IGNORECASE)
         if pronoun is None:
             raise InputError(f"{place}: no {parts[3]} pronoun in {text[:60]!r}")
@@ -276,8 +278,7 @@ def blimp(path: str | Path) -> SentencePairs:
     pairs = []
     for place, row in json_lines(path, "a pair as JSON with sentence_good and sentence_bad"):
         good, bad, paradigm, number = strings(place, row, ("sentence_good", "sentence_bad", "UID", "pairID"))
-        if good == bad:
-            raise InputError(f"{place}: expected two different sentences, found {good[:60]!r} twice")
+        _expect(good != bad, place, "two different sentences", f"{good[:53]} twice")
         pairs.append(SentencePair(id=f"{paradigm}-{number}", good=good, bad=bad, category=paradigm))
     return SentencePairs(path.stem, tuple(pairs), str(path))
 

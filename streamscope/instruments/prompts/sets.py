@@ -82,7 +82,8 @@ def _lines(path: Path) -> list[tuple[str, str | int]]:
 
 def _category(suite: str, category: str) -> list[tuple[str, str | int]]:
     from streamscope.instruments.prompts import load_suite
-    from streamscope.instruments.prompts.suite import unit_of, units
+    from streamscope.instruments.prompts.suite import units
+    from streamscope.instruments.stats.held_out import unit_of
 
     prompts = load_suite(suite).prompts
     pairs = zip(prompts, units(prompts), strict=True)

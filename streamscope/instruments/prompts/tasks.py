@@ -16,21 +16,24 @@ Two rules, one per kind of source:
 A case that cannot be scored is filtered and counted with its reason.
 """
 
+import hashlib
 from collections import Counter, namedtuple
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pandas as pd
 
 from streamscope.cli.errors import InputError
 from streamscope.cli.terminal import counted
+from streamscope.instruments.data import Data, Splittable, Tasks, check_tokenizer
 from streamscope.instruments.prompts import check_task, load_suite
 from streamscope.instruments.prompts.alignment import LONG, none_left
 from streamscope.instruments.prompts.loaders import PAIRS, SentencePair, SentencePairs
-from streamscope.instruments.prompts.suite import Suite, unit_of, units
+from streamscope.instruments.prompts.suite import Suite, units
 from streamscope.instruments.stats.estimators import read_clusters
+from streamscope.instruments.stats.held_out import sides_of, unit_of
 from streamscope.text.tokenizer import Tokenizer
 
 Rule = Literal["token", "sentence"]
@@ -39,6 +42,7 @@ MERGED = "a continuation does not start a new token"
 SAME = "answer and foil differ in no token"
 FIRST = "the sentences differ in their first token, and no BOS stands before it"
 NONE = "no answer and foil"
+CASES = ["id", "pair", "cluster", "category", "relation", "order", "answer", "foil", "given", "cut"]
 
 
 Reads = namedtuple("Reads", ("tokens", "positions", "ids", "cases", "sides"))
@@ -119,10 +123,8 @@ def token_task(suite: Suite, tokenizer: Tokenizer, n_ctx: int | None = None) -> 
     """The rule "token" over the prompts of a suite."""
     texts = [(p.text, p.text + str(p.coherent), p.text + str(p.incoherent)) for p in suite.prompts]
     rows = tokenizer.encode_batch([text for three in texts for text in three])
-    kept_rows: list[tuple[Any, ...]] = []
-    filtered: Filtered = list(suite.skipped)
-    for i, prompt in enumerate(suite.prompts):
-        prefix, answer, foil = rows[3 * i : 3 * i + 3]
+    kept_rows, filtered = list[tuple[Any, ...]](), list(suite.skipped)
+    for prompt, prefix, answer, foil in zip(suite.prompts, rows[::3], rows[1::3], rows[2::3], strict=True):
         n = common_prefix(answer, foil)
         if prompt.coherent is None:
             reason = NONE
@@ -140,9 +142,8 @@ def token_task(suite: Suite, tokenizer: Tokenizer, n_ctx: int | None = None) -> 
     _require(suite.name, kept_rows, filtered, n_ctx)
     prompts, given_counts, cuts, tokens, positions, ids = map(list, zip(*kept_rows, strict=True))
     cases = pd.DataFrame(
-        [{"id": p.id, "pair": p.pair or "", "cluster": unit, "category": p.category, "relation": p.relation or "",
-          "order": p.order or "", "answer": p.coherent, "foil": p.incoherent, "given": n, "cut": cut}
-         for p, unit, n, cut in zip(prompts, units(prompts), given_counts, cuts, strict=True)]
+        [(p.id, p.pair or "", unit, p.category, p.relation or "", p.order or "", p.coherent, p.incoherent, n, cut)
+         for p, unit, n, cut in zip(prompts, units(prompts), given_counts, cuts, strict=True)], columns=CASES,
     )  # fmt: skip
     reads = Reads(tokens, positions, ids, np.arange(len(kept_rows)), np.ones((len(kept_rows), 2), bool))
     return Task(suite.name, suite.source, "token", cases, reads, filtered)
@@ -151,13 +152,9 @@ def token_task(suite: Suite, tokenizer: Tokenizer, n_ctx: int | None = None) -> 
 def sentence_task(pairs: SentencePairs, tokenizer: Tokenizer, n_ctx: int | None = None) -> Task:
     """The rule "sentence" over pairs of sentences."""
     rows = tokenizer.encode_batch([text for p in pairs.pairs for text in (p.good, p.bad)])
-    kept_pairs: list[tuple[SentencePair, int]] = []
-    reads: list[tuple[Any, ...]] = []
-    filtered: Filtered = list(pairs.skipped)
-    for i, pair in enumerate(pairs.pairs):
-        good, bad = rows[2 * i : 2 * i + 2]
-        n = common_prefix(good, bad)
-        longest = max(len(good), len(bad))
+    kept_pairs, reads, filtered = list[tuple[SentencePair, int]](), list[tuple[Any, ...]](), list(pairs.skipped)
+    for pair, good, bad in zip(pairs.pairs, rows[::2], rows[1::2], strict=True):
+        n, longest = common_prefix(good, bad), max(len(good), len(bad))
         if n >= longest or not n or (n_ctx is not None and longest > n_ctx):
             filtered.append((pair.id, SAME if n >= longest else LONG if n else FIRST))
             continue
@@ -167,10 +164,9 @@ def sentence_task(pairs: SentencePairs, tokenizer: Tokenizer, n_ctx: int | None 
         kept_pairs.append((pair, n - 1))
     _require(pairs.name, kept_pairs, filtered, n_ctx)
     cases = pd.DataFrame(
-        [{"id": p.id, "pair": "", "cluster": (p.cluster or p.id, *p.words) if p.words else p.cluster or p.id,
-          "category": p.category, "relation": "", "order": "", "answer": p.good, "foil": p.bad, "given": n}
-         for p, n in kept_pairs]
-    ).assign(cut=False)  # fmt: skip
+        [(p.id, "", (p.cluster or p.id, *p.words) if p.words else p.cluster or p.id, p.category, "", "", p.good, p.bad,
+          n, False) for p, n in kept_pairs], columns=CASES,
+    )  # fmt: skip
     tokens, positions, ids, owners, sides_read = map(list, zip(*reads, strict=True))
     all_reads = Reads(tokens, positions, ids, np.array(owners), np.array(sides_read))
     return Task(pairs.name, pairs.source, "sentence", cases, all_reads, filtered)
@@ -183,3 +179,39 @@ def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
 def _require(name: str, kept_rows: Sequence[Any], filtered: Filtered, n_ctx: int | None) -> None:
     if not kept_rows:
         raise InputError(f"no case of {name!r} can be scored: {none_left(filtered, 'cases', n_ctx)}")
+
+
+@dataclass(frozen=True)
+class OpenTasks(Splittable):
+    """Tasks with the cases that one model's tokenizer and context can score."""
+
+    kind: ClassVar[type[Data]] = Tasks
+    tasks: list[Task]
+    tokenizer: Any
+
+    @staticmethod
+    def units(task: Task) -> pd.DataFrame:
+        """unit (its id and a hash of answer and foil, the same in every model), cluster and kind of every case."""
+        cases = task.cases
+        names = [
+            f"{name}:{hashlib.sha1(f'{answer} | {foil}'.encode()).hexdigest()[:10]}"
+            for name, answer, foil in zip(cases["id"], cases["answer"], cases["foil"], strict=True)
+        ]
+        return cases[["cluster", "category", "relation", "order"]].assign(unit=names)
+
+    def _half(self, side: int, by: str) -> "OpenTasks":
+        sides = [sides_of(task.cases, by, task.name) == side for task in self.tasks]
+        tasks = [task.only(np.flatnonzero(rows).tolist()) for task, rows in zip(self.tasks, sides, strict=True)]
+        return replace(self, tasks=tasks)
+
+    def title(self) -> str:
+        return "; ".join(task.title for task in self.tasks)
+
+    def about(self) -> dict[str, Any]:
+        return {task.name: [task.source, task.title] for task in self.tasks}
+
+
+def open_tasks(spec: Tasks, model: Any) -> OpenTasks:
+    """The tasks with their cases in the model's tokens."""
+    tokenizer = check_tokenizer(model)
+    return OpenTasks(load_tasks(spec.tasks, tokenizer, model.config.n_ctx), tokenizer)

@@ -10,8 +10,7 @@ import numpy as np
 import pandas as pd
 from scipy.special import ndtr, ndtri
 
-from streamscope.cli.errors import InputError
-from streamscope.instruments.prompts.suite import unit_of
+from streamscope.cli.errors import InputError, unknown
 from streamscope.instruments.stats.estimators import read_clusters
 from streamscope.instruments.stats.proportions import paired_proportions
 
@@ -88,6 +87,22 @@ def halves(table: pd.DataFrame, seed: int) -> tuple[np.ndarray, str]:
     if (n := table["cluster"].map(unit_of).nunique()) < LEAST:
         raise InputError(f"choosing heads on one half of the cases needs at least four independent ones, got {n}")
     return deal(table, seed)
+
+
+def unit_of(label: str | tuple[str, ...]) -> str:
+    """The unit of a label of `suite.units`, without the words."""
+    return label if isinstance(label, str) else label[0]
+
+
+def sides_of(cases: pd.DataFrame, by: str, source: str) -> np.ndarray:
+    """Half 0 or 1 of every case, by `deal`; no value of the column `by` is in both, and both have a case."""
+    if by not in cases:
+        raise unknown("column to split by", by, list(cases))
+    labels = cases[by].map(lambda label: label if isinstance(label, tuple) else str(label))
+    if (n := labels.map(unit_of).nunique()) < 2:
+        raise InputError(f"{source}: {n} {by} has no two halves; give more data, or split by another column")
+    relation = cases.get("relation", pd.Series("", index=cases.index))
+    return deal(pd.DataFrame({"cluster": labels, "relation": relation}), 0)[0]
 
 
 def deal(table: pd.DataFrame, seed: int) -> tuple[np.ndarray, str]:
