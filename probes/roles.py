@@ -118,11 +118,6 @@ def attention_to(rows: np.ndarray, query: RoleQuery, role: str) -> np.ndarray:
     return np.einsum("hpk,pk->hp", rows, is_role)
 
 
-def sink_names(to_bos: np.ndarray) -> list[str]:
-    """The BOS sinks, such as L3.H2, from the mean attention to BOS [L, H]."""
-    return [f"L{layer}.H{h}" for layer, h in np.argwhere(to_bos >= SINK)]
-
-
 def sinks_sentence(sinks: Sequence[str], heads: int) -> str:
     """For a title: how many heads are BOS sinks; "" if none is."""
     return f"; {len(sinks)} of {heads} heads are BOS sinks (at least {SINK:.0%} of attention to BOS)" if sinks else ""
@@ -190,12 +185,10 @@ class RoleTable:
     ) -> list[Contrast]:  # fmt: skip
         """Over the cells of `block` with these names, every value, described, and each quantity of `tested`, Σ weight ·
         value; for every head, or as mean over each of `groups` (labels, heads)."""
-        quantities: dict[str, tuple[Mapping[str, float], dict[str, Any]]] = {
-            **{name: ({name: 1.0}, {"null": None}) for name in names if name not in tested},
-            **{name: (terms, {"family": family}) for name, terms in tested.items()},
-        }
         contrasts = []
-        for quantity, (terms, options) in quantities.items():
+        for quantity in dict.fromkeys([*names, *tested]):
+            terms = tested.get(quantity, {quantity: 1.0})
+            options: dict[str, Any] = {"family": family} if quantity in tested else {"null": None}
             start = [names.index(name) * len(self.heads) for name in terms]
             for labels, heads in groups or [(row, [i]) for i, row in enumerate(self.heads.to_dict("records"))]:
                 shares = np.repeat(list(terms.values()), len(heads)) / len(heads)

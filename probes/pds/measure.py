@@ -31,8 +31,7 @@ NO_SPREAD = "attention does not vary, or there is one pair"
 def plan(options: Pds, prompts: Suite | Aligned, tokenizer: Any) -> RoleQuery:
     """The patterns of the prompts with a complete pair; `InputError` without pairs."""
     aligned = align_once(prompts, tokenizer)
-    paired = aligned.only([i for pair in require_pairs(aligned) for i in pair])
-    return roles.role_query(paired, tokenizer)
+    return roles.role_query(aligned.only(np.ravel(require_pairs(aligned)).tolist()), tokenizer)
 
 
 def pairs(captures: Captures, query: RoleQuery) -> tuple[RoleTable, np.ndarray]:
@@ -67,8 +66,8 @@ def observe(options: Pds, model: Any, data: Opened, progress: Any = iter) -> Ins
         about["threshold"] = mean_plus_sd(Pds(per_pair=options.per_pair).measure(reference, prompts).table().frame)
     query = plan(options, opened.aligned, opened.tokenizer)
     table, bos = pairs(run(model, query, progress=progress), query)
-    has_bos = opened.tokenizer.adds_bos  # without, position 0 is a word
-    about["sinks"] = roles.sink_names(bos.reshape(table.heads["layer"].nunique(), -1)) if has_bos else []
+    is_sink = (bos >= roles.SINK) & opened.tokenizer.adds_bos  # without BOS, position 0 is a word
+    about["sinks"] = table.heads["head"][is_sink].tolist()
     about["title"] = f"{title_of(model)} on {opened.title()}{roles.left_out(query, 'target')}"
     about["title"] += roles.sinks_sentence(about["sinks"], bos.size)
     ids = [p.id for p in query.aligned.prompts]
