@@ -81,8 +81,9 @@ def attention_stats(
     if options.tier == "topk":
         top = a.topk(min(options.k, len(keys)), -1).values * torch.where(g < options.theta_gate, 0.0, g)[..., None]
         top = torch.nn.functional.pad(top, (0, options.k - top.shape[-1]))
-    distance, local = (a * (query - keys)).sum(-1), (a * (keys >= query - options.window)).sum(-1)
-    return AttentionStats(peak, g * mass, entropy, top, g * distance, g * local)
+    near = query - torch.arange(1, min(options.window, len(keys) - 1) + 1, device=a.device)  # [n, 1, window]
+    local = sum((a.gather(-1, near.clamp(min=0).expand(-1, a.shape[1], -1)) * (near >= 0)).unbind(-1))
+    return AttentionStats(peak, g * mass, entropy, top, g * (a * (query - keys)).sum(-1), g * local)
 
 
 @dataclass(frozen=True)
