@@ -21,17 +21,10 @@ from typing_extensions import TypedDict
 from streamscope.cli.disk import parse
 from streamscope.cli.errors import InputError, reading
 from streamscope.cli.terminal import counted
-from streamscope.features.extract import Feature
+from streamscope.features.extract import FORMAT, INDEX, Feature
 from streamscope.instruments.result import Result
 from streamscope.instruments.table import read_about, read_parquet
 
-FORMAT = 3
-"""Version of the description of features in a file."""
-INDEX = {
-    "document": "int32", "position": "int32", "token_id": "int32", "token": "string", "target_id": "int32",
-    "target": "string", "prediction_id": "int32", "prediction": "string",
-}  # fmt: skip
-"""Index columns and their Arrow types."""
 KEY = ["document", "position"]
 """Columns that identify a row."""
 

@@ -8,19 +8,21 @@ that hold the same prompts as an earlier one are left out, and `all` holds every
 partly by luck, so the best head of a category is chosen on one half of its cases and scored on the other, both ways.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
+from torch.nn.utils.rnn import pad_sequence
 
 from streamscope.cli.errors import InputError
 from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations, each
 from streamscope.instruments.prompts.alignment import Aligned, align_once
 from streamscope.instruments.prompts.suite import Prompt, Suite, units
-from streamscope.instruments.stats.estimators import cohens_d
 from streamscope.instruments.stats.held_out import CHOSEN, LEAST, SIGNED, best_head_held_out, halves, unit_of
 from streamscope.instruments.table import Column, Table, key
 from streamscope.models.head_spec import Head
@@ -49,10 +51,11 @@ class RoleQuery(Query):
 def undecided(prompts: Sequence[Prompt]) -> set[str]:
     """Ids of the prompts whose text up to and including the query occurs again with another target: a causal model
     attends equally in all of them. Winograd and Winogender schemas have many."""
-    groups: dict[tuple[str, tuple[int, int]], list[Prompt]] = {}
-    for p in prompts:
-        groups.setdefault((p.text[: p.roles["query"][1]], p.roles["query"]), []).append(p)
-    return {p.id for twins in groups.values() if len({q.roles.get("target") for q in twins}) > 1 for p in twins}
+    texts = [(p.text[: p.roles["query"][1]], p.roles["query"]) for p in prompts]
+    targets = defaultdict(set)
+    for text, p in zip(texts, prompts, strict=True):
+        targets[text].add(p.roles.get("target"))
+    return {p.id for text, p in zip(texts, prompts, strict=True) if len(targets[text]) > 1}
 
 
 def role_query(
@@ -63,11 +66,12 @@ def role_query(
     tokens after it, which a causal model cannot see there, or with them (`whole`). Raises `InputError` if no prompt has
     the roles, or all are `undecided`."""
     aligned = align_once(prompts, tokenizer)
-    lacking = {p.id for p, spans in zip(aligned.prompts, aligned.positions, strict=True) if not {*needs} <= {*spans}}
+    spans = zip(aligned.prompts, aligned.positions, strict=True)
+    lacking = [p.id for p, roles in spans if not roles.keys() >= {*needs}]
     if len(lacking) == len(aligned.prompts):
         raise InputError(f"no prompt has the roles {' and '.join(needs)}; use another suite, such as competing")
     open_ended = undecided([p for p in aligned.prompts if p.id not in lacking])
-    subset = aligned.only([i for i, p in enumerate(aligned.prompts) if p.id not in lacking | open_ended])
+    subset = aligned.only([i for i, p in enumerate(aligned.prompts) if p.id not in open_ended.union(lacking)])
     if not subset.prompts:
         raise InputError(
             f"every prompt has a twin with the same text up to the query and another answer ({len(open_ended)}), and a "
@@ -76,8 +80,7 @@ def role_query(
     tokens = [ids if whole else ids[: q + 1] for ids, q in zip(subset.tokens, subset.queries, strict=True)]
     return RoleQuery(
         tokens=tokens, hooks=(PATTERN, GATE) if gated else (PATTERN,), aligned=subset,
-        positions=[[q] for q in subset.queries], left_out=tuple(p.id for p in aligned.prompts if p.id in lacking),
-        undecided=tuple(p.id for p in aligned.prompts if p.id in open_ended),
+        positions=[[q] for q in subset.queries], left_out=tuple(lacking), undecided=tuple(sorted(open_ended)),
     )  # fmt: skip
 
 
@@ -90,19 +93,29 @@ def left_out(query: RoleQuery, roles: str) -> str:
     return text
 
 
-def attention_rows(captures: Captures, query: RoleQuery) -> Iterator[tuple[int, np.ndarray]]:
-    """(prompt, α [L, H, keys ≤ q]), float64; with gates in the query Ã = ḡ α, ḡ_h the mean over d_h (SPEC §7.3)."""
-    patterns, gates = by_layer(captures, "hook_pattern"), by_layer(captures, "hook_gate")
-    for i, q in enumerate(query.aligned.queries):
-        layers = {layer: x[i][:, 0, : q + 1].double() for layer, x in patterns.items()}
+def attention_rows(captures: Captures, query: RoleQuery) -> tuple[pd.DataFrame, np.ndarray]:
+    """The heads (head, layer, index), and α [heads, prompts, keys] at every query, float64, 0 after it.
+
+    With gates in the query Ã = ḡ α, ḡ_h the mean over d_h (SPEC §7.3).
+    """
+    patterns, gates, layers = by_layer(captures, "hook_pattern"), by_layer(captures, "hook_gate"), []
+    for layer, of_prompts in patterns.items():
+        cut = [x[:, 0, : q + 1].T for x, q in zip(of_prompts, query.aligned.queries, strict=True)]
+        rows = pad_sequence(cut).double()  # [keys, prompts, heads]
         if GATE in query.hooks:
-            layers = {layer: a * gates[layer][i][0].double().mean(-1)[:, None] for layer, a in layers.items()}
-        yield i, torch.stack(list(layers.values())).cpu().numpy()
+            rows *= torch.cat(gates[layer]).double().mean(-1)
+        layers.append(rows.cpu().numpy().T)
+    places = product(patterns, range(len(layers[0])))
+    heads = pd.DataFrame([(f"L{layer}.H{h}", layer, h) for layer, h in places], columns=list(KEYS))
+    return heads, np.concatenate(layers)
 
 
-def sink_names(to_bos: np.ndarray) -> list[str]:
-    """The BOS sinks, such as L3.H2, from the mean attention to BOS [L, H]."""
-    return [f"L{layer}.H{h}" for layer, h in np.argwhere(to_bos >= SINK)]
+def attention_to(rows: np.ndarray, query: RoleQuery, role: str) -> np.ndarray:
+    """[heads, prompts] attention to all tokens of a role; 0 in a prompt without it."""
+    is_role = np.zeros(rows.shape[1:])
+    for i, spans in enumerate(query.aligned.positions):
+        is_role[i, list(spans.get(role, ()))] = 1.0
+    return np.einsum("hpk,pk->hp", rows, is_role)
 
 
 def sinks_sentence(sinks: Sequence[str], heads: int) -> str:
@@ -128,16 +141,22 @@ def exceeds(first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, np.ndarr
     return (first > second) & ~tie, tie
 
 
-def moved_d(condition: np.ndarray, baseline: np.ndarray) -> float:
-    """Cohen's d between attention in two conditions; NaN for one case, and where attention does not vary."""
-    return cohens_d(condition, baseline) if np.abs(condition - baseline).max() > RESOLUTION else float("nan")
+def moved_d(condition: np.ndarray, baseline: np.ndarray) -> np.ndarray:
+    """Cohen's d, (m1 − m0) / sqrt((s1² + s0²)/2), between attention in two conditions [heads, cases] -> [heads]; NaN
+    for one case, and where attention does not vary."""
+    if condition.shape[-1] < 2:
+        return np.full(len(condition), np.nan)
+    spread = np.sqrt((condition.var(-1, ddof=1) + baseline.var(-1, ddof=1)) / 2)
+    largest = np.maximum(np.abs(condition), np.abs(baseline)).max(-1)
+    varies = (spread > 8 * np.finfo(float).eps * largest) & (np.abs(condition - baseline).max(-1) > RESOLUTION)
+    return (condition - baseline).mean(-1) / np.where(varies, spread, np.nan)
 
 
-def prompt_columns(aligned: Aligned) -> dict[str, list[Any]]:
-    """One entry per prompt; "" for missing ones."""
-    names = ("id", "pair", "category", "relation", "order")
-    columns = {name: [getattr(prompt, name) or "" for prompt in aligned.prompts] for name in names}
-    return {**columns, "cluster": units(aligned.prompts)}
+def prompt_columns(aligned: Aligned) -> pd.DataFrame:
+    """A row per prompt; "" for what it has not."""
+    names = ["id", "pair", "category", "relation", "order"]
+    rows = [(p.id, p.pair, p.category, p.relation, p.order) for p in aligned.prompts]
+    return pd.DataFrame(rows, columns=names).fillna("").assign(cluster=units(aligned.prompts))
 
 
 @dataclass(frozen=True)
@@ -155,7 +174,7 @@ class RoleTable:
 
     def block(self, measure: Measure, names: Sequence[str], unit: Sequence[str]) -> Observations:
         """Cells: every head for the first of the values `names`, for the next …; units: the cases, called `unit`."""
-        cells = pd.concat([self.heads.assign(what=name) for name in names], ignore_index=True)
+        cells = pd.DataFrame({"what": names}).merge(self.heads, how="cross")
         total = np.concatenate([self.values[name] for name in names])
         units = self.cases.drop(columns="id").assign(unit=list(unit))
         return Observations(measure=measure, cells=cells, units=units, total=total, size=1.0)
@@ -166,31 +185,16 @@ class RoleTable:
     ) -> list[Contrast]:  # fmt: skip
         """Over the cells of `block` with these names, every value, described, and each quantity of `tested`, Σ weight ·
         value; for every head, or as mean over each of `groups` (labels, heads)."""
-        start = {name: i * len(self.heads) for i, name in enumerate(names)}
-        values: dict[str, tuple[Mapping[str, float], Any]] = {
-            **{name: ({name: 1.0}, {"null": None}) for name in names if name not in tested},
-            **{name: (weights, {"family": family}) for name, weights in tested.items()},
-        }
-        return [
-            Contrast(
-                quantity=quantity, labels=labels, **options,
-                weights={start[name] + h: w / len(heads) for name, w in weights.items() for h in heads},
-            )
-            for quantity, (weights, options) in values.items()
-            for labels, heads in groups or [(row, [i]) for i, row in enumerate(self.heads.to_dict("records"))]
-        ]  # fmt: skip
-
-
-def role_table(
-    captures: Captures, query: RoleQuery, score_rows: Callable[[int, np.ndarray], Mapping[str, np.ndarray]]
-) -> RoleTable:
-    """What `score_rows(prompt, attention [L, H, keys])` makes of the rows of every prompt: name -> [L, H]."""
-    prompts = [score_rows(i, rows) for i, rows in attention_rows(captures, query)]
-    values = {name: np.stack([scores[name] for scores in prompts], -1) for name in prompts[0]}
-    layers, index = list(by_layer(captures, "hook_pattern")), range(next(iter(values.values())).shape[1])
-    heads = [{"head": f"L{layer}.H{h}", "layer": layer, "index": h} for layer in layers for h in index]
-    flat = {name: x.reshape(len(heads), -1) for name, x in values.items()}
-    return RoleTable(pd.DataFrame(heads), pd.DataFrame(prompt_columns(query.aligned)), flat)
+        contrasts = []
+        for quantity in dict.fromkeys([*names, *tested]):
+            terms = tested.get(quantity, {quantity: 1.0})
+            options: dict[str, Any] = {"family": family} if quantity in tested else {"null": None}
+            start = [names.index(name) * len(self.heads) for name in terms]
+            for labels, heads in groups or [(row, [i]) for i, row in enumerate(self.heads.to_dict("records"))]:
+                shares = np.repeat(list(terms.values()), len(heads)) / len(heads)
+                weights = dict(zip(np.add.outer(start, heads).ravel(), shares, strict=True))
+                contrasts.append(Contrast(quantity=quantity, labels=labels, weights=weights, **options))
+        return contrasts
 
 
 # ---- rows by category, and the best head of each ----------------------------------------------------
@@ -205,12 +209,12 @@ Groups = Mapping[str, tuple[str, str]]
 
 def groups_of(cases: pd.DataFrame) -> Groups:
     """The categories of cases with the columns category and relation, `all` first."""
-    groups, masks = {ALL: ("", "")}, [np.ones(len(cases), bool)]
+    groups, masks = {ALL: ("", "")}, {np.ones(len(cases), bool).tobytes()}
     for column in ("category", "relation"):
         for value in sorted(set(cases[column]) - {""}):
-            mask = (cases[column] == value).to_numpy()
-            if not any(np.array_equal(mask, earlier) for earlier in masks):
-                masks.append(mask)
+            mask = (cases[column] == value).to_numpy().tobytes()
+            if mask not in masks:
+                masks.add(mask)
                 groups[value if value not in groups else f"{value} ({column})"] = column, value
     return groups
 
@@ -238,11 +242,13 @@ def by_category(
     filled, repeated_contrasts = np.count_nonzero(repeated.inside, axis=1), []
     for i, name in enumerate(groups):
         for c in contrasts:
-            weights = {i * n + cell: weight for cell, weight in c.weights.items()}
-            reason = "" if filled[list(weights)].all() else (reasons or {}).get(c.quantity, "")
+            cells = i * n + np.array(list(c.weights))
+            reason = "" if filled[cells].all() else (reasons or {}).get(c.quantity, "")
             family = f"{c.family or c.quantity}, {'all prompts' if name == ALL else 'by category'}"
-            new = replace(c, labels={"category": name, **c.labels}, weights=weights, family=family)
-            repeated_contrasts.append(replace(new, missing=c.missing or reason))
+            repeated_contrasts.append(replace(
+                c, labels={"category": name, **c.labels}, weights=dict(zip(cells, c.weights.values(), strict=True)),
+                family=family, missing=c.missing or reason,
+            ))  # fmt: skip
     return repeated, repeated_contrasts
 
 

@@ -20,7 +20,7 @@ from streamscope.cli.terminal import counted
 from streamscope.features.cluster import Cluster, checks
 from streamscope.features.cluster.checks import fitted_copy
 from streamscope.features.cluster.modes import COMPONENTS, ComputationalModes
-from streamscope.features.compute.formulas import RANGES, depth_ranges
+from streamscope.features.compute import RANGES, depth_ranges
 from streamscope.features.extract.measure import TOKEN
 from streamscope.features.store import KEY, Features
 from streamscope.features.tables import FeatureTables, OpenFeatures

@@ -48,6 +48,13 @@ class Feature:
     """Zero by construction."""
 
 
+FORMAT = 3
+"""Version of the description of features in a file."""
+INDEX = {
+    "document": "int32", "position": "int32", "token_id": "int32", "token": "string", "target_id": "int32",
+    "target": "string", "prediction_id": "int32", "prediction": "string",
+}  # fmt: skip
+"""Index columns of a feature table and their Arrow types."""
 HEADS_OF = {"anchor": "H2-3", "entity": "H4-5"}
 """The paper's heads in the last layer (PLS B.4.1)."""
 

@@ -2,9 +2,8 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,16 +12,14 @@ import pyarrow as pa
 import torch
 
 from streamscope.cli.errors import InputError
-from streamscope.features.compute.reader import FeatureReader
-from streamscope.features.extract import Extract
-from streamscope.features.store import FORMAT, INDEX
+from streamscope.features.compute import FeatureReader
+from streamscope.features.extract import FORMAT, INDEX, Extract
 from streamscope.instruments.contract import InstrumentData, Progress, checkpoint_of, title_of
 from streamscope.instruments.data import Opened, Tokens
 from streamscope.instruments.observations import Estimates, Measure, Observations, each
-from streamscope.instruments.open_data import WINDOW, OpenDocuments, unit_names
+from streamscope.instruments.open_data import WINDOW, unit_names
 from streamscope.instruments.table import LongTable, Scratch, Table, counts, described, key, number, write_batches
 from streamscope.models.hooks import batches
-from streamscope.probes.stream_states import stream_hooks
 from streamscope.text.shards import TokenShards, WindowedShards
 
 PART_ROWS = 8192  # rows of a part: the rows held in memory, and one row group of the file
@@ -41,87 +38,74 @@ class Part(NamedTuple):
     """Leading positions of each whose rows belong to the window before."""
 
 
-class Work:
-    """One extraction: its parts, each written or not, in a folder that stays if the command is killed.
-
-    A part is a file per output, the features and raw activations if any, each under its name when it is complete. The
-    features come last, so that a part is whole where they are there.
-    """
-
-    def __init__(self, options: Extract, model: Any, opened: OpenDocuments, folder: Path) -> None:
-        raw = None if options.raw is None else options.raw or stream_names(model)
-        self.reader, self.opened, self.pieces = FeatureReader(model, options, raw or ()), opened, pieces_of(model)
-        self.plan, self.counts = plan(self.reader, opened.shards, opened.spec.max_tokens)
-        about = {
-            **checkpoint_of(model), "format": FORMAT, "tier": options.tier, "raw": self.reader.raw,
-            "options": {name: value for name, value in asdict(options).items() if name != "raw"},
-            "schema": [asdict(feature) for feature in self.reader.columns], "data": {**opened.about(), **self.counts},
-        }  # fmt: skip
-        self.about = json.loads(json.dumps(about))  # the form in which files hold it
-        device = torch.device(model.cfg.device).type
-        identity = {**self.about, "rows": PART_ROWS, "batch": BATCH_TOKENS, "device": device}
-        digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
-        self.folder = folder / digest  # what is left of something else is not taken for this
-
-    def path(self, part: int, output: int) -> Path:
-        return self.folder / f"{part:06d}-{output}.parquet"
-
-    def write(self, part: int) -> None:
-        if self.path(part, 0).exists():
-            return
-        tables = tables_of(self.reader, self.opened.shards, self.plan[part], self.pieces)
-        for output, table in reversed(list(enumerate(tables))):
-            write_batches(self.path(part, output), [table], {})
-
-
 def observe(options: Extract, model: Any, data: Opened, progress: Progress) -> InstrumentData:
-    """Cells: values of k*. Units: documents. The rows stay in the files of their parts."""
-    scratch = Scratch()
-    work = Work(options, model, data[Tokens], data.work or scratch.folder)
-    for i in progress(range(len(work.plan))):
-        work.write(i)
-    name, raw, counted = title_of(model), work.reader.raw, work.counts
-    windows = WINDOW if isinstance(work.opened.shards, WindowedShards) else ()
-    numbers = (
+    """Cells: values of k*. Units: documents. The rows stay in the files of their parts.
+
+    A part is a file per output, the features and raw activations if any, in a folder that stays if the command is
+    killed. Each is under its name when it is complete, the features last, so that a part is whole if they are there.
+    """
+    opened, scratch, device = data[Tokens], Scratch(), torch.device(model.cfg.device).type
+    raw = None if options.raw is None else options.raw or stream_names(model)
+    reader, pieces = FeatureReader(model, options, raw or ()), pieces_of(model)
+    parts, counted = plan(reader, opened.shards, opened.spec.max_tokens)
+    about = json.loads(json.dumps({  # the form in which files hold it
+        **checkpoint_of(model), "format": FORMAT, "tier": options.tier, "raw": reader.raw,
+        "options": {name: value for name, value in asdict(options).items() if name != "raw"},
+        "schema": [asdict(feature) for feature in reader.columns], "data": {**opened.about(), **counted},
+    }))  # fmt: skip
+    identity = json.dumps({**about, "rows": PART_ROWS, "batch": BATCH_TOKENS, "device": device}, sort_keys=True)
+    # what is left of something else is not taken for this
+    folder = (data.work or scratch.folder) / hashlib.sha256(identity.encode()).hexdigest()[:16]
+    files = []
+    for i in progress(range(len(parts))):
+        paths = [folder / f"{i:06d}-{output}.parquet" for output in range(2 if reader.raw else 1)]
+        if not paths[0].exists():
+            arrow_tables = tables_of(reader, opened.shards, parts[i], pieces)
+            for path, table in reversed(list(zip(paths, arrow_tables, strict=True))):
+                write_batches(path, [table], {})
+        files.append(paths)
+    features, *raw_files = zip(*files, strict=True)
+    windows, model_name = WINDOW if isinstance(opened.shards, WindowedShards) else (), title_of(model)
+    numbers = [
         number(f.name, f.name, f.unit, f.formula, ".4g", f.name in SCREEN_FEATURES, source=f.source)
-        for f in work.reader.columns
-    )
-    vectors = (key(hook, hook, f"{hook} at the position, flattened", "activation", shown=False) for hook in raw)
-    outputs = {"features": (numbers, f"{len(work.reader.columns)} features of every token")}
-    outputs |= {"raw": (vectors, f"activations of {', '.join(raw)}")} if raw else {}
-    results = {}
-    for output, (table, (columns, words)) in enumerate(outputs.items()):
-        files = [work.path(i, output) for i in range(len(work.plan))]
-        results[table] = LongTable(files, (*TOKEN, *windows, *columns), f"{name}: {words}", keep=scratch)
-    depth = depths(results["features"], work, model.config.n_layers)
+        for f in reader.columns
+    ]
+    words = f"{model_name}: {len(numbers)} features of every token"
+    results = {"features": LongTable(features, (*TOKEN, *windows, *numbers), words, keep=scratch)}
+    if reader.raw:
+        vectors = [
+            key(name, name, f"{name} at the position, flattened", "activation", shown=False) for name in reader.raw
+        ]
+        words = f"{model_name}: activations of {', '.join(reader.raw)}"
+        results["raw"] = LongTable(raw_files[0], (*TOKEN, *windows, *vectors), words, keep=scratch)
+    depth = depths(results["features"], reader, parts, opened.shards)
     cut = (
-        work.opened.title() if windows else
-        f"{counted['cut']:,} documents cut at {work.opened.n_ctx} tokens ({counted['cut_tokens']:,} tokens lost)"
+        opened.title() if windows else
+        f"{counted['cut']:,} documents cut at {opened.n_ctx} tokens ({counted['cut_tokens']:,} tokens lost)"
     )  # fmt: skip
     title = (
-        f"{name}: layers until the prediction is final; {counted['rows']:,} tokens of "
+        f"{model_name}: layers until the prediction is final; {counted['rows']:,} tokens of "
         f"{counted['documents']:,} documents; {cut}, {counted['short']:,} too short for a row"
     )
     contrasts = {"depth": each("share", depth.cells, null=None)}
-    return InstrumentData({"depth": depth}, contrasts, {"features": work.about, "title": title}, extra=results)
+    return InstrumentData({"depth": depth}, contrasts, {"features": about, "title": title}, extra=results)
 
 
-def depths(table: LongTable, work: Work, n_layers: int) -> Observations:
+def depths(table: LongTable, reader: FeatureReader, parts: Sequence[Part], shards: TokenShards) -> Observations:
     """The number of tokens of each document with each k*."""
-    name = "processing_depth" if work.reader.how.tier == "core" else "k_star"
-    places, rows, without = (np.concatenate(arrays) for arrays in zip(*work.plan, strict=True))
-    shards = work.opened.shards
+    name = "processing_depth" if reader.how.tier == "core" else "k_star"
+    places, rows, without = map(np.concatenate, zip(*parts, strict=True))
     documents, of = np.unique(shards.source[places], return_inverse=True)
     last = np.zeros(len(documents), np.int64)
-    np.maximum.at(last, of, shards.offset[places] + without + rows + 1 + work.reader.offset)
+    np.maximum.at(last, of, shards.offset[places] + without + rows + 1 + reader.offset)
     texts = shards.documents if isinstance(shards, WindowedShards) else shards
-    total = np.zeros((n_layers + 1, len(documents)))
+    cells = pd.DataFrame({"k_star": range(reader.model.config.n_layers + 1)})
+    total = np.zeros((len(cells), len(documents)))
     for batch in table.batches(["document", name]):
         column = np.searchsorted(documents, batch["document"].to_numpy())
         np.add.at(total, (batch[name].to_numpy().astype(int), column), 1)
-    ids = ((d, texts.document(d)[:stop]) for d, stop in zip(documents.tolist(), last.tolist(), strict=True))
-    cells = pd.DataFrame({"k_star": range(n_layers + 1)})
-    return Observations(measure=SHARE, cells=cells, units=unit_names(ids), total=total, size=np.bincount(of, rows))
+    units = unit_names([(d, texts.document(d)[:stop]) for d, stop in zip(documents.tolist(), last, strict=True)])
+    return Observations(measure=SHARE, cells=cells, units=units, total=total, size=np.bincount(of, rows))
 
 
 def tables(options: Extract, data: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
@@ -132,6 +116,8 @@ def tables(options: Extract, data: InstrumentData, estimates: Mapping[str, Estim
 
 def stream_names(model: Any) -> tuple[str, ...]:
     """Hooks of the streams that leave the last layer: x_t and x_e, the parallel ones, or the single one."""
+    from streamscope.probes.stream_states import stream_hooks
+
     return tuple(f"blocks.{model.config.n_layers - 1}.hook_{kind}_post" for kind in stream_hooks(model) or ("resid",))
 
 
@@ -152,7 +138,7 @@ def plan(reader: FeatureReader, shards: TokenShards, max_tokens: int | None) -> 
     bounds = np.flatnonzero(np.diff(starts[indices] // PART_ROWS)) + 1
     parts = [Part(documents, rows[documents], without[documents]) for documents in np.split(indices, bounds)]
     over = np.maximum(lengths - 1 - reader.model.config.n_ctx, 0)
-    n_read, n_sources = (len(np.unique(source)) for source in (shards.source[indices], shards.source[: len(rows)]))
+    n_read, n_sources = np.unique(shards.source[indices]).size, np.unique(shards.source[: len(rows)]).size
     counted = {"rows": rows.sum(), "documents": n_read, "short": n_sources - n_read}
     counted |= {"windows": len(indices)} if isinstance(shards, WindowedShards) else {}
     counted |= {"cut": np.count_nonzero(over), "cut_tokens": over.sum()}
@@ -179,25 +165,22 @@ def tables_of(reader: FeatureReader, shards: TokenShards, part: Part, pieces: np
     token = np.concatenate([ids[skip:][:n] for ids, n, skip in zip(documents, part.rows, without, strict=True)])
     target = np.concatenate([ids[1 + offset + skip :] for ids, skip in zip(documents, without, strict=True)])
     ids = {"token": token, "target": target, "prediction": prediction}
-    places = (shards.source, shards.window, shards.offset)
-    source, window, begin = (np.repeat(place[part.documents], part.rows) for place in places)
-    values = {"document": source, "position": begin + positions, "window": window, "offset": begin}
+    of = np.repeat(part.documents, part.rows)
+    values = {"document": shards.source[of], "window": shards.window[of], "offset": shards.offset[of]}
+    values["position"] = values["offset"] + positions
     values |= {f"{name}_id": x for name, x in ids.items()} | {name: pieces[x] for name, x in ids.items()}
     kinds = INDEX | ({"window": "int32", "offset": "int32"} if isinstance(shards, WindowedShards) else {})
     index = {name: pa.array(values[name], pa.type_for_alias(kind)) for name, kind in kinds.items()}
-    features = dict(zip((c.name for c in reader.columns), np.ascontiguousarray(X.T), strict=True))
-    arrow_tables = [pa.table(index | features)]
-    if raw:
-        lists = {name: pa.FixedSizeListArray.from_arrays(x.ravel(), x.shape[1]) for name, x in raw.items()}
-        arrow_tables.append(pa.table(index | lists))
-    return arrow_tables
+    features = dict(zip([c.name for c in reader.columns], np.ascontiguousarray(X.T), strict=True))
+    lists = {name: pa.FixedSizeListArray.from_arrays(x.ravel(), x.shape[1]) for name, x in raw.items()}
+    return [pa.table(index | features), *([pa.table(index | lists)] if raw else [])]
 
 
 def pieces_of(model: Any) -> np.ndarray:
     """The text of every token id, or its number without a tokenizer."""
     n, tokenizer = model.config.d_vocab, model.tokenizer
     pieces = [] if tokenizer is None else tokenizer.pieces(range(tokenizer.d_vocab))
-    return np.array([*pieces, *(str(i) for i in range(len(pieces), n))], dtype=object)
+    return np.array([*pieces, *map(str, range(len(pieces), n))], dtype=object)
 
 
 TARGET = "the next token; with --logits-row next, the one after it"

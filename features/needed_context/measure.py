@@ -11,8 +11,7 @@ import torch
 
 from streamscope.cli.errors import InputError
 from streamscope.cli.terminal import counted
-from streamscope.features.compute.formulas import RANGES, depth_ranges
-from streamscope.features.compute.reader import FeatureReader
+from streamscope.features.compute import RANGES, FeatureReader, depth_ranges
 from streamscope.features.extract import Extract
 from streamscope.features.needed_context import NeededContext
 from streamscope.instruments.contract import InstrumentData, Progress, title_of

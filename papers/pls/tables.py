@@ -31,7 +31,7 @@ from sklearn.metrics import adjusted_mutual_info_score
 from streamscope.features.cluster.checks import agreement_table, raw_rows
 from streamscope.features.cluster.measure import varying_features
 from streamscope.features.cluster.modes import ComputationalModes
-from streamscope.features.compute.formulas import depth_ranges
+from streamscope.features.compute import depth_ranges
 from streamscope.features.extract import Extract
 from streamscope.features.store import features_of, raw_of
 from streamscope.instruments.data import Tasks, Tokens

@@ -97,8 +97,10 @@ def read(options: Coherence, captures: Captures, query: RoleQuery) -> pd.DataFra
     for row, continuation in zip(captures.logits, aligned.continuations, strict=True):
         assert continuation is not None
         log_p.append(row[0].double().log_softmax(-1)[[words[0] for words in continuation]].tolist())
-    names = {"coherent": [p.coherent for p in aligned.prompts], "incoherent": [p.incoherent for p in aligned.prompts]}
-    table = pd.DataFrame(prompt_columns(aligned) | names | dict(zip(WORDS, np.transpose(log_p), strict=True)))
+    table = prompt_columns(aligned).assign(
+        coherent=[p.coherent for p in aligned.prompts], incoherent=[p.incoherent for p in aligned.prompts],
+        **dict(zip(WORDS, np.transpose(log_p), strict=True)),
+    )  # fmt: skip
     odds = table[WORDS[0]] - table[WORDS[1]]
     return table.assign(log_odds=odds, prefers=odds > 0)
 

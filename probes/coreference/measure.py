@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+import streamscope.probes.roles as roles
 from streamscope.instruments.contract import InstrumentData, title_of
 from streamscope.instruments.data import Opened, Prompts
 from streamscope.instruments.observations import NOWHERE, ONE_UNIT, Estimates, Measure, Observations, each, joined
@@ -15,7 +16,6 @@ from streamscope.instruments.prompts.suite import Suite
 from streamscope.instruments.stats.held_out import RULES, held_out
 from streamscope.instruments.table import HEAD, Table, counts, described, key, number, quantity
 from streamscope.models.hooks import Captures, run
-from streamscope.probes import roles
 from streamscope.probes.coreference import Coreference
 from streamscope.probes.roles import RoleQuery, RoleTable
 
@@ -52,17 +52,18 @@ def attention(options: Coreference, captures: Captures, query: RoleQuery) -> Rol
     if options.domain == "keys":
         rules["chance"] = [len(target) / (q + 1) for target, q in zip(targets, query.aligned.queries, strict=True)]
 
-    def of(i: int, rows: np.ndarray) -> dict[str, np.ndarray]:
-        target = rows[..., list(targets[i])].sum(-1)
-        if options.domain == "candidates":
-            best, rival = target, np.max([rows[..., list(span)].sum(-1) for span in others[i]], axis=0)
-        else:
-            is_target = np.isin(np.arange(rows.shape[-1]), targets[i])
-            best, rival = rows[..., is_target].max(-1), rows[..., ~is_target].max(-1)
-        return dict(zip(("attention", "hit", "tie"), (target, *roles.exceeds(best, rival)), strict=True))
-
-    table = roles.role_table(captures, query, of)
-    return replace(table, cases=table.cases.assign(**rules))
+    heads, attended = roles.attention_rows(captures, query)
+    target = best = roles.attention_to(attended, query, "target")
+    if options.domain == "candidates":
+        names = sorted(set().union(*query.aligned.positions) - {"query", "target"})
+        rival = np.max([roles.attention_to(attended, query, name) for name in names], axis=0)
+    else:
+        is_target = np.zeros(attended.shape[1:], bool)
+        for row, span in zip(is_target, targets, strict=True):
+            row[list(span)] = True
+        best, rival = (attended * is_target).max(-1), (attended * ~is_target).max(-1)
+    values = dict(zip(("attention", "hit", "tie"), (target, *roles.exceeds(best, rival)), strict=True))
+    return RoleTable(heads, roles.prompt_columns(query.aligned).assign(**rules), values)
 
 
 def read(options: Coreference, captures: Captures, query: RoleQuery) -> pd.DataFrame:

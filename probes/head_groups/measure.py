@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+import streamscope.probes.roles as roles
 from streamscope.cli.errors import InputError
 from streamscope.instruments.contract import InstrumentData, Progress, title_of
 from streamscope.instruments.data import Opened, Prompts
@@ -19,7 +20,6 @@ from streamscope.instruments.stats.held_out import halves
 from streamscope.instruments.table import Table, counts, key, number, quantity
 from streamscope.models.head_spec import Head
 from streamscope.models.hooks import Captures, run
-from streamscope.probes import roles
 from streamscope.probes.head_groups import HeadGroups
 from streamscope.probes.roles import RoleQuery, RoleTable
 
@@ -39,17 +39,22 @@ def capture(
 def read(captures: Captures, query: RoleQuery, tokenizer: Any) -> RoleTable:
     """The scores of every head on every prompt for the three classes, from −1 to 1."""
 
-    def of(i: int, rows: np.ndarray) -> dict[str, np.ndarray]:
-        classes = _classes(query, i, tokenizer.spans(query.aligned.prompts[i].text)[1])
-        total, masks = rows.sum(-1), {name: np.array([c == name for c in classes]) for name in CLASSES}
-        return {name: rows[..., mask].sum(-1) - total * mask.mean() for name, mask in masks.items()}
+    heads, rows = roles.attention_rows(captures, query)
+    classes, total, keys = _classes(query, tokenizer), rows.sum(-1), np.array(query.aligned.queries) + 1
+    values = {}
+    for name in CLASSES:
+        is_member = (classes == name).astype(float)
+        values[name] = np.einsum("hpk,pk->hp", rows, is_member) - total * is_member.sum(1) / keys
+    return RoleTable(heads, roles.prompt_columns(query.aligned), values)
 
-    return roles.role_table(captures, query, of)
 
-
-def _classes(query: RoleQuery, i: int, spans: Any) -> list[str]:
-    """The classes of the tokens up to the query, which has none itself."""
-    return [*token_classes(query.aligned.prompts[i], spans)[: query.aligned.queries[i]], ""]
+def _classes(query: RoleQuery, tokenizer: Any) -> np.ndarray:
+    """[prompts, keys] the classes of the tokens before the query, and "" from there on."""
+    queries = query.aligned.queries
+    classes = np.full((len(queries), max(queries) + 1), "", dtype=object)
+    for row, prompt, q in zip(classes, query.aligned.prompts, queries, strict=True):
+        row[:q] = token_classes(prompt, tokenizer.spans(prompt.text)[1])[:q]
+    return classes
 
 
 def observe(options: HeadGroups, model: Any, data: Opened, progress: Progress = iter) -> InstrumentData:
@@ -128,19 +133,19 @@ def shuffled_scores(
     """
     forms: dict[tuple[int, str], int] = {}
     token_forms = []
-    for i, prompt in enumerate(query.aligned.prompts):
-        ids, spans = tokenizer.spans(prompt.text)
-        pairs = zip(ids, _classes(query, i, spans), strict=False)
+    for ids, kinds, q in zip(query.tokens, _classes(query, tokenizer), query.aligned.queries, strict=True):
+        pairs = zip(ids[: q + 1], kinds, strict=False)
         token_forms.append([forms.setdefault(pair, len(forms)) if pair[1] else -1 for pair in pairs])
     labels, rng = np.array([CLASSES.index(c) for _, c in forms]), np.random.default_rng(seed)
     classes = np.stack([np.append(rng.permutation(labels), -1) for _ in range(draws)])  # the last: no class
     scores = []  # per prompt [draws, heads, classes]
-    for i, rows in roles.attention_rows(captures, query):
-        flat = rows.reshape(-1, rows.shape[-1])
-        member = classes[:, token_forms[i]] == np.arange(len(CLASSES))[:, None, None]
+    rows = roles.attention_rows(captures, query)[1]
+    for i, of_tokens in enumerate(token_forms):
+        flat = rows[:, i, : len(of_tokens)]
+        member = classes[:, of_tokens] == np.arange(len(CLASSES))[:, None, None]
         of_class = member @ flat.T - member.mean(-1)[..., None] * flat.sum(-1)  # [classes, draws, heads]
         scores.append(of_class.astype(np.float32).transpose(1, 2, 0))
-    choose = halves(pd.DataFrame(roles.prompt_columns(query.aligned)).assign(relation=""), options.split)[0] == 0
+    choose = halves(roles.prompt_columns(query.aligned).assign(relation=""), options.split)[0] == 0
     choosing, held_scores = (np.stack(scores)[choose == side] for side in (True, False))
     best = choosing.mean(0).argmax(-1)
     return np.take_along_axis(held_scores.mean(0), best[..., None], -1)[..., 0].astype(float)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+import streamscope.probes.roles as roles
 from streamscope.cli.errors import InputError
 from streamscope.instruments.contract import InstrumentData, title_of
 from streamscope.instruments.data import Opened, Prompts
@@ -17,7 +18,6 @@ from streamscope.instruments.result import Result
 from streamscope.instruments.table import HEAD, Table, counts, key, number, quantity
 from streamscope.models.checkpoint import load
 from streamscope.models.hooks import Captures, run
-from streamscope.probes import roles
 from streamscope.probes.pds import FIXED, NOUNS, Pds
 from streamscope.probes.roles import RoleQuery, RoleTable
 
@@ -30,22 +30,19 @@ NO_SPREAD = "attention does not vary, or there is one pair"
 def plan(options: Pds, prompts: Suite | Aligned, tokenizer: Any) -> RoleQuery:
     """The patterns of the prompts with a complete pair; `InputError` without pairs."""
     aligned = align_once(prompts, tokenizer)
-    paired = aligned.only([i for pair in require_pairs(aligned) for i in pair])
-    return roles.role_query(paired, tokenizer)
+    return roles.role_query(aligned.only(np.ravel(require_pairs(aligned)).tolist()), tokenizer)
 
 
 def pairs(captures: Captures, query: RoleQuery) -> tuple[RoleTable, np.ndarray]:
     """`CELLS` and `difference` = last − first of every head on every pair, and attention to the first token [heads]."""
 
-    def of(i: int, rows: np.ndarray) -> dict[str, np.ndarray]:
-        return {"target": rows[..., list(query.aligned.positions[i]["target"])].sum(-1), "bos": rows[..., 0]}
-
-    prompts = roles.role_table(captures, query, of)
+    heads, rows = roles.attention_rows(captures, query)
+    target = roles.attention_to(rows, query, "target")
     at_first, at_last = map(list, zip(*query.aligned.pairs(), strict=True))
-    first, last = prompts.values["target"][:, at_first], prompts.values["target"][:, at_last]
+    first, last = target[:, at_first], target[:, at_last]
     values = {"first": first, "last": last, "difference": last - first, "moved": np.abs(last - first)}
-    cases = prompts.cases.iloc[at_first].drop(columns="order").reset_index(drop=True)
-    return RoleTable(prompts.heads, cases, values), prompts.values["bos"].mean(1)
+    cases = roles.prompt_columns(query.aligned).iloc[at_first].drop(columns="order").reset_index(drop=True)
+    return RoleTable(heads, cases, values), rows[..., 0].mean(1)
 
 
 def read(options: Pds, captures: Captures, query: RoleQuery) -> pd.DataFrame:
@@ -68,13 +65,13 @@ def observe(options: Pds, model: Any, data: Opened, progress: Any = iter) -> Ins
         about["threshold"] = mean_plus_sd(Pds(per_pair=options.per_pair).measure(reference, prompts).table().frame)
     query = plan(options, opened.aligned, opened.tokenizer)
     table, bos = pairs(run(model, query, progress=progress), query)
-    has_bos = opened.tokenizer.adds_bos  # without, position 0 is a word
-    about["sinks"] = roles.sink_names(bos.reshape(table.heads["layer"].nunique(), -1)) if has_bos else []
+    is_sink = (bos >= roles.SINK) & opened.tokenizer.adds_bos  # without BOS, position 0 is a word
+    about["sinks"] = table.heads["head"][is_sink].tolist()
     about["title"] = f"{title_of(model)} on {opened.title()}{roles.left_out(query, 'target')}"
     about["title"] += roles.sinks_sentence(about["sinks"], bos.size)
-    ids = [[query.aligned.prompts[i].id for i in pair] for pair in query.aligned.pairs()]
+    ids = [p.id for p in query.aligned.prompts]
     measure = Measure(name="PDS", unit=UNIT, resolution=roles.RESOLUTION, limits=(0.0, 1.0))
-    block = table.block(measure, CELLS, [opened.unit(*pair) for pair in ids])
+    block = table.block(measure, CELLS, [opened.unit(ids[i], ids[j]) for i, j in query.aligned.pairs()])
     contrasts = table.contrasts(CELLS, difference={"last": 1.0, "first": -1.0})
     measurements = InstrumentData({"heads": block}, {"heads": contrasts}, about)
     groups = roles.groups_of(opened.cases().query("pair != ''"))
@@ -92,8 +89,8 @@ def tables(options: Pds, data: InstrumentData, estimates: Mapping[str, Estimates
     categories: heads within each category; best: the best head of each, held out."""
     frame, missing = _heads(options, estimates["heads"])
     first, last, _ = np.split(data.blocks["heads"].total, len(CELLS))
-    frame["d"] = [roles.moved_d(*values) for values in zip(last, first, strict=True)]
-    missing |= {(i, "d"): NO_SPREAD for i, d in enumerate(frame["d"]) if np.isnan(d)}
+    frame["d"] = roles.moved_d(last, first)
+    missing |= {(int(i), "d"): NO_SPREAD for i in np.flatnonzero(frame["d"].isna())}
     threshold = data.about.get("threshold", FIXED if options.threshold is None else options.threshold)
     frame["threshold"] = mean_plus_sd(frame) if threshold == "own" else float(threshold)
     frame["over"] = frame["pds"] > frame["threshold"]
@@ -122,9 +119,11 @@ def control_tables(run: Result, control: Result) -> dict[str, Table]:
     names = [result.about["model"] for result in (run, control)]
     names[1] += ", control" if names[0] == names[1] else ""
     parts = [result.table().frame.assign(model=name) for name, result in zip(names, (run, control), strict=True)]
-    frame = pd.concat(parts, ignore_index=True)[[column.name for column in MODELS]]
+    shown = ("head", "layer", "index", "pds", "threshold", "over")
+    columns = (key("model", "model", "run or control"), *(column for column in HEADS if column.name in shown))
+    frame = pd.concat(parts, ignore_index=True)[[column.name for column in columns]]
     words = f"{run.table().title.rpartition('; ')[2]}, of {names[0]} and of its control {names[1]}"
-    return {"models": Table(frame, MODELS, {}, words, "pds")}
+    return {"models": Table(frame, columns, {}, words, "pds")}
 
 
 def _heads(options: Pds, estimates: Estimates, *keys: str) -> tuple[pd.DataFrame, Reasons]:
@@ -161,10 +160,6 @@ BESTS = (
     *quantity("best", "PDS, held out", UNIT, "attention to the target, the preferred place − the other", format="+.4f",
               sd="cases"),
     *OF_HEADS[-2:],
-)  # fmt: skip
-MODELS = (
-    key("model", "model", "run or control"),
-    *(column for column in HEADS if column.name in ("head", "layer", "index", "pds", "threshold", "over")),
 )  # fmt: skip
 LAYERS = (
     key("layer", "layer", "counted from 0", "layer", "d"),

@@ -18,7 +18,7 @@ from streamscope.instruments.data import Documents, Opened
 from streamscope.instruments.observations import Estimates, Measure
 from streamscope.instruments.table import Table, described, key, number
 from streamscope.models.hooks import Query, run
-from streamscope.probes.roles import PATTERN, SINK, by_layer, sink_names, sinks_sentence
+from streamscope.probes.roles import PATTERN, SINK, by_layer, sinks_sentence
 from streamscope.probes.specialization import Specialization
 
 CHUNK_NUMBERS = 2**24
@@ -137,7 +137,8 @@ def observed(
     units["cluster"] = [documents[b] for b in nonempty] if few else units["unit"]
     # without BOS the first token is a word, and no head a sink
     to_bos, extra = sums.to_bos() * has_bos, {"samples": sum(sums.counts), "distances": distances[0]}
-    measurements = InstrumentData(about={"title": "specialization", "sinks": sink_names(to_bos)}, extra=extra)
+    sinks = [f"L{layer}.H{head}" for layer, head in np.argwhere(to_bos >= SINK)]
+    measurements = InstrumentData(about={"title": "specialization", "sinks": sinks}, extra=extra)
     kinds = {"hss": ("1 − cosine", _hss(distances, to_bos < SINK)), "entropy": ("nats", _entropy(entropies))}
     for name, (unit, scopes) in kinds.items():
         values = np.stack(list(scopes.values()))

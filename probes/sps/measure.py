@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+import streamscope.probes.roles as roles
 from streamscope.cli.errors import InputError
 from streamscope.instruments.contract import InstrumentData, title_of
 from streamscope.instruments.data import Opened, Prompts
@@ -14,7 +15,6 @@ from streamscope.instruments.prompts.alignment import Aligned
 from streamscope.instruments.prompts.suite import Suite
 from streamscope.instruments.table import Table, counts, key, number, quantity
 from streamscope.models.hooks import Captures, run
-from streamscope.probes import roles
 from streamscope.probes.roles import RoleQuery, RoleTable
 from streamscope.probes.sps import Sps
 
@@ -33,15 +33,12 @@ def plan(options: Sps, prompts: Suite | Aligned, tokenizer: Any) -> RoleQuery:
 
 def attention(captures: Captures, query: RoleQuery) -> RoleTable:
     """Attention of every head on every prompt to `ROLES`, `sps`, and `even`, the SPS of uniform attention."""
-    positions = query.aligned.positions
-
-    def of(i: int, rows: np.ndarray) -> dict[str, np.ndarray]:
-        semantic, distractor = (rows[..., list(positions[i][role])].sum(-1) for role in ("target", "distractor"))
-        longer = len(positions[i]["target"]) - len(positions[i]["distractor"])
-        even = np.full_like(semantic, longer / rows.shape[-1])
-        return {"semantic": semantic, "distractor": distractor, "sps": semantic - distractor, "even": even}
-
-    return roles.role_table(captures, query, of)
+    heads, rows = roles.attention_rows(captures, query)
+    semantic, distractor = (roles.attention_to(rows, query, role) for role in ("target", "distractor"))
+    longer = [len(spans["target"]) - len(spans["distractor"]) for spans in query.aligned.positions]
+    even = np.broadcast_to(np.array(longer) / (np.array(query.aligned.queries) + 1), semantic.shape)
+    values = {"semantic": semantic, "distractor": distractor, "sps": semantic - distractor, "even": even}
+    return RoleTable(heads, roles.prompt_columns(query.aligned), values)
 
 
 def read(options: Sps, captures: Captures, query: RoleQuery) -> pd.DataFrame:
@@ -84,10 +81,12 @@ def tables(options: Sps, data: InstrumentData, estimates: Mapping[str, Estimates
     for level, scope in LEVELS.items():
         level_estimates = estimates["sps"].where(level=level)
         frame, missing = level_estimates.wide(roles.KEYS)
-        attended = ([block.total[list(c.weights)].mean(0) for c in level_estimates.where(quantity=role).contrasts]
-                 for role in ("semantic", "distractor"))  # fmt: skip
-        frame.insert(len(frame.columns) - 2, "d", [roles.moved_d(*values) for values in zip(*attended, strict=True)])
-        missing |= {(i, "d"): NO_SPREAD for i, d in enumerate(frame["d"]) if np.isnan(d)}
+        target, other = (
+            np.stack([block.total[list(c.weights)].mean(0) for c in level_estimates.where(quantity=role).contrasts])
+            for role in ("semantic", "distractor")
+        )
+        frame.insert(len(frame.columns) - 2, "d", roles.moved_d(target, other))
+        missing |= {(int(i), "d"): NO_SPREAD for i in np.flatnonzero(frame["d"].isna())}
         out[level] = Table(frame, COLUMNS, missing, f"{title}; SPS of {scope}", "sps")
     if "categories" in estimates:
         for name, level in (("all-categories", "all"), ("categories", "heads")):

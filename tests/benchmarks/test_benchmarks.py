@@ -17,7 +17,7 @@ from streamscope.benchmarks.timing import interleaved
 from streamscope.benchmarks.training.measure import forward_backward, optimizer_step, shape, training_step
 from streamscope.benchmarks.training.peers import PlainGPT, without_hooks
 from streamscope.cli.errors import InputError
-from streamscope.features.compute.reader import FeatureReader
+from streamscope.features.compute import FeatureReader
 from streamscope.features.extract import Extract
 from streamscope.instruments.result import Result
 from streamscope.models import build

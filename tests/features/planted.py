@@ -10,9 +10,8 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from streamscope.features.compute.formulas import columns
-from streamscope.features.extract import Extract
-from streamscope.features.store import FORMAT, INDEX
+from streamscope.features.compute import columns
+from streamscope.features.extract import FORMAT, INDEX, Extract
 
 
 def about_features(how: Extract, **more: Any) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from streamscope.cli.errors import InputError
 from streamscope.features.cluster import Cluster, checks
 from streamscope.features.cluster.measure import cluster_table, depth_spread, depths, raw_labels, same_token
 from streamscope.features.cluster.modes import ComputationalModes
-from streamscope.features.compute.formulas import depth_ranges
+from streamscope.features.compute import depth_ranges
 from streamscope.instruments.observations import each, estimate
 from tests.features.test_cluster import NAMES, planted
 

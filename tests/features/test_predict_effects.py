@@ -11,7 +11,7 @@ from sklearn.preprocessing import StandardScaler
 
 from streamscope.cli.errors import InputError
 from streamscope.features import Extract, PredictEffects
-from streamscope.features.compute.formulas import columns
+from streamscope.features.compute import columns
 from streamscope.features.predict_effects import explained_variance as regression
 from streamscope.features.predict_effects.measure import MatchedTokens, match_effects, prefixes
 from streamscope.features.store import read_effects, read_features

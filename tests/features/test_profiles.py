@@ -14,9 +14,9 @@ from scipy import stats
 from streamscope import InputError, Result
 from streamscope.features import Cluster, Extract, Profile
 from streamscope.features.cluster.measure import fingerprint
-from streamscope.features.compute.formulas import columns
+from streamscope.features.compute import columns
 from streamscope.features.profile import main
-from streamscope.features.profile import profiles as profiling
+from streamscope.features.profile import measure as profiling
 from streamscope.features.profile.contexts import Contexts
 from streamscope.features.profile.measure import CLUSTER
 from streamscope.features.profile.token_kinds import enrichment, kinds

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from streamscope.features.compute.formulas import apply_gate, attention_stats, columns, longest_run, stability
-from streamscope.features.compute.reader import FeatureReader
+from streamscope.features.compute import FeatureReader, attention_stats, columns, longest_run, stability
 from streamscope.features.extract import Extract, Tier
 from streamscope.models import build
 from streamscope.models.hooks import capture
@@ -162,22 +161,22 @@ def test_kappa_counts_layers_in_a_row(predicted: list[int], run: int) -> None:
 def test_thresholds_of_entropy_and_gate() -> None:
     """Peaks of .25 g against θ = .1, gates g against θ = .4; what is at a threshold is not below it."""
     pattern = torch.tensor([[1, 0, 0], [0.5, 0.5, 0.0], [0.25, 0.25, 0.5]])[None, None]
-    stats = attention_stats(pattern, k=2)
+    rows = torch.ones(1, 3, dtype=torch.bool)
     for theta, theta_gate, g, entropy, top in (
         (0.1, 0.4, 1.0, np.log(2), 0.25), (0.1, 0.4, 0.41, np.log(2), 0.1025), (0.1, 0.4, 0.39, 0, 0),
         (0.125, 0.5, 0.5, np.log(2), 0.125), (0.126, 0.51, 0.5, 0, 0),
     ):  # fmt: skip
-        options = Extract(tier="topk", theta_entropy=theta, theta_gate=theta_gate)
-        found = apply_gate(stats, torch.full((1, 3, 1, 1), g), options)
-        assert float(found.entropy[0, 2, 0]) == pytest.approx(entropy, abs=1e-6)
-        assert found.top is not None and found.top[0, 2, 0].tolist() == pytest.approx([top] * 2, abs=1e-6)
-    assert float(apply_gate(stats, None, options).entropy[0, 1, 0]) == 0  # one key only
+        options = Extract(tier="topk", k=2, theta_entropy=theta, theta_gate=theta_gate)
+        found = attention_stats(pattern, rows, options, torch.full((3, 1, 1), g))
+        assert float(found.entropy[2, 0]) == pytest.approx(entropy, abs=1e-6)
+        assert found.top is not None and found.top[2, 0].tolist() == pytest.approx([top] * 2, abs=1e-6)
+    assert float(attention_stats(pattern, rows, options).entropy[1, 0]) == 0  # one key only
 
 
 def test_statistics_of_a_pattern_by_hand() -> None:
     pattern = torch.tensor([[1, 0, 0, 0], [0.75, 0.25, 0, 0], [0, 0.5, 0.5, 0], [0.5, 0.25, 0.125, 0.125]])[None, None]
-    before = pattern.clone()
-    found = attention_stats(pattern, k=2, window=2, distance=True)
+    before, rows = pattern.clone(), torch.ones(1, 4, dtype=torch.bool)
+    found = attention_stats(pattern, rows, Extract(tier="topk", k=2, window=2))
     assert pattern.equal(before), "the model goes on with its own"
     shares = np.array([4, 2, 1]) / 7
     for name, expected in {
@@ -185,29 +184,31 @@ def test_statistics_of_a_pattern_by_hand() -> None:
         "distance": [0, 0.75, 0.5, 0.5 * 3 + 0.25 * 2 + 0.125], "local": [0, 0.75, 0.5, 0.375],
         "top": [[0, 0], [0.75, 0], [0.5, 0], [0.5, 0.25]],
     }.items():  # fmt: skip
-        np.testing.assert_allclose(getattr(found, name)[0, :, 0], expected, rtol=1e-6, atol=1e-7, err_msg=name)
-    bare = attention_stats(pattern)
+        np.testing.assert_allclose(getattr(found, name)[:, 0], expected, rtol=1e-6, atol=1e-7, err_msg=name)
+    bare = attention_stats(pattern, rows, Extract())
     assert (bare.top, bare.distance, bare.local) == (None, None, None) and bare.mass.equal(found.mass)
-    alone = attention_stats(pattern, window=1, k=9)
-    assert alone.local is not None and alone.local[0, :, 0].tolist() == [0, 0.75, 0.5, 0.125]
-    assert alone.top is not None and alone.top.shape == (1, 4, 1, 9) and alone.top[0, 3, 0, 3:].eq(0).all()
-    gate = torch.tensor([0.25, 0.75]).expand(1, 4, 1, 2)
-    for how, g in ((Extract(gate_reduce="mean"), 0.5), (Extract(gate_reduce="norm"), 0.3125**0.5)):
-        changed = apply_gate(found, gate, how)
+    alone = attention_stats(pattern, rows, Extract(tier="topk", window=1, k=9))
+    assert alone.local is not None and alone.local[:, 0].tolist() == [0, 0.75, 0.5, 0.125]
+    assert alone.top is not None and alone.top.shape == (4, 1, 9) and alone.top[3, 0, 3:].eq(0).all()
+    last = attention_stats(pattern, torch.tensor([[False, False, False, True]]), Extract(tier="topk", k=2, window=2))
+    assert all(x.equal(every[3:]) for x, every in zip(last, found, strict=True)), "of some rows alone"
+    gate = torch.tensor([0.25, 0.75]).expand(4, 1, 2)
+    for how, g in (("mean", 0.5), ("norm", 0.3125**0.5)):
+        changed = attention_stats(pattern, rows, Extract(tier="topk", k=2, window=2, gate_reduce=how), gate)
         for name in ("peak", "mass", "distance", "local", "top"):
             torch.testing.assert_close(getattr(changed, name), g * getattr(found, name))
         assert changed.entropy.equal(found.entropy)
-    ungated = apply_gate(bare, gate, Extract())
-    assert (ungated.top, ungated.distance, ungated.local) == (None, None, None)
 
 
 def test_a_model_in_bf16_has_its_attention_summed_in_fp32() -> None:
-    pattern = torch.full((1, 1, 513, 513), 1 / 512).tril().bfloat16()
-    found = attention_stats(pattern, window=512, distance=True)
-    assert found.mass.dtype == torch.float32 and float(found.mass[0, -1, 0]) == float(found.local[0, -1, 0]) == 1.0
-    assert attention_stats(pattern[..., :3, :3].double()).mass.dtype == torch.float64
-    gate, stats = torch.rand(1, 513, 1, 7, generator=torch.Generator().manual_seed(0)).bfloat16(), found
-    assert apply_gate(stats, gate, Extract()).mass.equal(gate.float().mean(-1) * stats.mass), "and its gates averaged"
+    pattern, rows = torch.full((1, 1, 513, 513), 1 / 512).tril().bfloat16(), torch.ones(1, 513, dtype=torch.bool)
+    position = Extract(tier="structural+position", window=512)
+    found = attention_stats(pattern, rows, position)
+    assert found.mass.dtype == torch.float32 and float(found.mass[-1, 0]) == float(found.local[-1, 0]) == 1.0
+    assert attention_stats(pattern[..., :3, :3].double(), rows[:, :3], Extract()).mass.dtype == torch.float64
+    gate = torch.rand(513, 1, 7, generator=torch.Generator().manual_seed(0)).bfloat16()
+    gated = attention_stats(pattern, rows, position, gate)
+    assert gated.mass.equal(gate.float().mean(-1) * found.mass), "and its gates averaged"
     read = FeatureReader(model_of("pls").bfloat16(), Extract(), raw=("blocks.1.attn.hook_z",)).read(documents(5))
     assert read.X.dtype == read.raw["blocks.1.attn.hook_z"].dtype == np.float32
 

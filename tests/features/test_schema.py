@@ -4,12 +4,12 @@ import pytest
 import torch
 
 from streamscope.cli.errors import InputError
-from streamscope.features.compute import formulas
+from streamscope.features import compute
 from streamscope.features.extract import Extract
 
 
 def names(n_layers: int, n_heads: int, **options) -> list[str]:
-    return [column.name for column in formulas.columns(n_layers, n_heads, Extract(**options))]
+    return [column.name for column in compute.columns(n_layers, n_heads, Extract(**options))]
 
 
 @pytest.mark.parametrize(("layers", "heads", "k"), [(6, 6, 5), (1, 1, 1), (2, 3, 4), (12, 8, 5)])
@@ -42,14 +42,14 @@ def test_layout_of_app_c3() -> None:
 
 
 def test_constant_columns_are_those_of_final_below_the_last_layer() -> None:
-    constant = [c for c in formulas.columns(3, 2, Extract(tier="topk", k=2)) if c.constant]
+    constant = [c for c in compute.columns(3, 2, Extract(tier="topk", k=2)) if c.constant]
     assert len(constant) == 2 * 2 * 2 + 2 * 2
     assert all("_final_" in c.name and c.layer in (0, 1) for c in constant)
 
 
 def test_columns_say_what_the_options_make_of_them() -> None:
-    plain = {c.name: c for c in formulas.columns(2, 6, Extract())}
-    truth = {c.name: c for c in formulas.columns(2, 6, Extract(target="truth", traj_prob="raw", kstar="strict"))}
+    plain = {c.name: c for c in compute.columns(2, 6, Extract())}
+    truth = {c.name: c for c in compute.columns(2, 6, Extract(target="truth", traj_prob="raw", kstar="strict"))}
     assert plain["traj_prob_L0"].formula == "p^(ℓ)(ŷ) if argmax p^(ℓ) = ŷ else 0"
     assert truth["traj_prob_L0"].formula == "p^(ℓ)(y)"
     assert "L where" in plain["k_star"].formula and "L where" not in truth["k_star"].formula
@@ -59,7 +59,7 @@ def test_columns_say_what_the_options_make_of_them() -> None:
 
 def test_core_heads_are_the_papers_or_the_users() -> None:
     def masses(**options) -> list[str]:
-        found = formulas.columns(6, 6, Extract(tier="core", **options))
+        found = compute.columns(6, 6, Extract(tier="core", **options))
         return [c.formula.split(" in ")[1] for c in found if c.name.endswith("_mass")]
 
     assert masses() == ["L5.H2, L5.H3", "L5.H4, L5.H5"]
@@ -69,8 +69,8 @@ def test_core_heads_are_the_papers_or_the_users() -> None:
 @pytest.mark.parametrize("group", ["anchor", "entity"])
 def test_unknown_heads_are_refused_and_other_tiers_take_none(group: str) -> None:
     with pytest.raises(InputError, match=f"this model has layers 0 to 1.*--{group}-heads"):
-        formulas.columns(2, 6, Extract(tier="core", **{f"{group}_heads": ("L9.H0",)}))
-    assert formulas.columns(2, 6, Extract(tier="core", **{f"{group}_heads": ("L0.H0",)}))
+        compute.columns(2, 6, Extract(tier="core", **{f"{group}_heads": ("L9.H0",)}))
+    assert compute.columns(2, 6, Extract(tier="core", **{f"{group}_heads": ("L0.H0",)}))
     for tier in ("structural", "structural+position", "topk"):
         with pytest.raises(InputError, match=f"--{group}-heads has no effect with --tier"):
             Extract(tier=tier, **{f"{group}_heads": ("L0.H0",)})
@@ -79,17 +79,17 @@ def test_unknown_heads_are_refused_and_other_tiers_take_none(group: str) -> None
 def test_what_is_of_the_final_layer_says_so_whatever_the_depth() -> None:
     for tier in ("core", "topk"):
         heads = {"anchor_heads": ("all",), "entity_heads": ("all",)} if tier == "core" else {}
-        found = formulas.columns(3, 1, Extract(tier=tier, **heads))
+        found = compute.columns(3, 1, Extract(tier=tier, **heads))
         final = {c.name for c in found if c.layer == 2 and c.head is None and c.component != "trajectory"}
         assert final == ({"confidence", "context_span"} if tier == "core" else {"attn_span_final", "local_mass_final"})
 
 
-def test_some_features_in_their_order_as_numbers_of_one_kind() -> None:
+def test_features_in_their_order_as_numbers_of_one_kind() -> None:
     """Of one head of two layers that showed nothing at three positions."""
-    nothing, p = torch.zeros(3, 1), torch.full((2, 3), 0.25)
-    predicted, stats = torch.tensor([[5], [7]]).expand(2, 3), formulas.AttentionStats(nothing, nothing, nothing)
-    trajectory = formulas.Trajectory(predicted, p, p, p[0])
-    record = formulas.ForwardRecord(formulas.Shape(2, 1, Extract()), trajectory, predicted[1], [stats] * 2)
-    by_name = {c.name: c for c in formulas.columns(2, 1, Extract())}
-    found = formulas.compute(record, [by_name["kappa"], by_name["k_star"]])
-    assert found.tolist() == [[1, 2]] * 3 and found.dtype == torch.float32, "counts too, where there is nothing else"
+    nothing, p = torch.zeros(3, 2, 1), torch.full((2, 3), 0.25)
+    predicted, stats = torch.tensor([[5], [7]]).expand(2, 3), compute.AttentionStats(nothing, nothing, nothing)
+    record = compute.ForwardRecord(Extract(), predicted[1], stats, predicted, p, p, p[0])
+    names = [c.name for c in compute.columns(2, 1, Extract())]
+    found = compute.compute(record)
+    assert found.shape == (3, len(names)) and found.dtype == torch.float32, "counts too"
+    assert found[:, [names.index("kappa"), names.index("k_star")]].tolist() == [[1, 2]] * 3

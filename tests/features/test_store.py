@@ -11,7 +11,7 @@ import pytest
 
 from streamscope import InputError, Tokens, load
 from streamscope.features import Extract
-from streamscope.features.compute.formulas import columns
+from streamscope.features.compute import columns
 from streamscope.features.store import read_features, read_raw
 from tests.features.planted import ABOUT, planted_file, planted_table, raw_file, written
 from tests.tiny import refused

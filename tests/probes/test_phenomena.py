@@ -270,7 +270,7 @@ def test_measured_phenomena_are_kept_when_one_fails_or_the_command_is_killed(one
         return Phenomena(only=only, sequences=4).measure(one, Documents(max_documents=60), **how).table()
 
     def failing(error: BaseException) -> Any:
-        def look(of: object, name: str) -> gate.PhenomenonObservations:
+        def look(of: object, name: str) -> gate.Look:
             raise error
 
         return look

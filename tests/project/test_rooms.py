@@ -99,6 +99,7 @@ HEAVY = {"torch", "pandas", "sklearn", "scipy", "transformer_lens", "pyarrow", "
 BESIDE = {
     "benchmarks/ablation_sweep/given_run.py": {"streamscope.models.interop.huggingface.bridged"},  # of the peer
     "features/cluster/measure.py": {"umap"},  # an extra, slow to compile
+    "features/extract/measure.py": {"streamscope.probes.stream_states"},  # of --raw alone
     "interventions/ablate/measure.py": {  # of --screen, and of heads ranked by a probe
         "streamscope.interventions.patch.activations", "streamscope.probes.pds", "streamscope.probes.roles",
     },

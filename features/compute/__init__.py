@@ -1,1 +1,0 @@
-"""Features of documents: forward pass (`reader`), statistics of attention and features (`formulas`)."""
