@@ -80,7 +80,7 @@ def pass_shares(model: Any, sweep: Sequence[Edits]) -> Float[np.ndarray, " edits
     if not hasattr(model, "segment"):
         return np.ones(len(sweep))
     n = model.config.n_layers
-    blocks = sum(p.numel() for p in model.blocks.parameters())
+    blocks = sum(map(torch.numel, model.blocks.parameters()))
     starts = [first_start(model, edits) if edits else (0, False) for edits in sweep]
     first = np.array([layer + from_z / 4 for layer, from_z in starts]).clip(0, n)
     return ((1 - first / n) * blocks + model.head.numel()) / (blocks + model.head.numel())
@@ -117,16 +117,16 @@ class Prefix:
         self.at = None if at is None else at.to(tokens.device)
         n = model.config.n_layers
         self.starts = {name: start_of(name, n) for name in (hooks.match(model, names) if names else ())}
-        shown = max((layer for layer, _ in self.starts.values()), default=EMBED)
-        self.last = n if streams or not all(map(row_of, self.starts)) else shown
-        """The last layer that runs, or n_layers: the final norm."""
-        self.wanted = (n, True) if self.last == n else max(self.starts.values(), default=(EMBED, False))
+        shown = max(self.starts.values(), default=(EMBED, False))
+        self.wanted = (n, True) if streams or not all(map(row_of, self.starts)) else shown
         """An edit that starts later changes nothing that is wanted."""
+        self.last = self.wanted[0]
+        """The last layer that runs, or n_layers: the final norm."""
         late = [point for name, point in model.hook_dict.items() if start_of(name, n)[0] >= n - 1]
         self.hooked_late = any(name.startswith((f"blocks.{n - 1}.", "ln_final")) for name in hooked)
         """Whether a hook of the caller, perhaps on a module, has to see every position of the last layer or norm."""
         is_quiet = not self.hooked_late and all(map(hooks.quiet, late))
-        self.short = at is not None and is_quiet and shown < n - 1 and bool(self.blocks[-1].positionwise)
+        self.short = at is not None and is_quiet and shown[0] < n - 1 and bool(self.blocks[-1].positionwise)
         """Whether the last layer may run at the positions only."""
         self.starting = {layer for layer, _ in starts}
         self.starting_at_z = {layer for layer, from_z in starts if from_z}

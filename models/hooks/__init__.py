@@ -141,20 +141,21 @@ def edit(model: Any, edits: Edits, *, must_fire: bool = True) -> Iterator[None]:
         yield
         return
     setattr(check, _OURS, BLOCK)
+    names = [name for name, _ in plan]
     with attached(model, [(name, partial(record, name, fn)) for name, fn in plan]):
         handle = model.register_forward_hook(check)
         with _LOCK:
             if not hasattr(model, "edited_at"):
                 model.edited_at = []  # shared by its shallow copies, which have the same hooks
-            model.edited_at.extend(name for name, _ in plan)
+            model.edited_at.extend(names)
         try:
             yield
         finally:
             handle.remove()
             with _LOCK:
-                for name, _ in plan:
+                for name in names:
                     model.edited_at.remove(name)
-    check_fired([name for name, _ in plan if must_fire and name not in fired])
+    check_fired([name for name in names if must_fire and name not in fired])
 
 
 def on_copies(model: Any, members: Sequence[Edits]) -> Edits:
@@ -183,13 +184,14 @@ def hooked_at(model: Any) -> tuple[str, ...]:
 
     The model itself is named by its class. Hooks of `capture`, `edit` and a bridge itself do not count.
     """
-    names, tables = [], ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
+    names = dict[str, None]()
     with _LOCK:
         for name, module in model.named_modules() if hasattr(model, "named_modules") else ():
-            hooks = [hook for table in tables for hook in getattr(module, table).values()]
-            foreign_hooks = [hook for hook in hooks if not hasattr(hook, _OURS)]
-            if not all(f"{getattr(hook, '__module__', '')}.".startswith(_LIBRARIES) for hook in foreign_hooks):
-                names.append(name or type(model).__name__)
+            forward, backward = module._forward_hooks | module._forward_pre_hooks, module._backward_hooks
+            for hook in (forward | backward | module._backward_pre_hooks).values():
+                theirs = f"{getattr(hook, '__module__', '')}.".startswith(_LIBRARIES)
+                if not theirs and not hasattr(hook, _OURS):
+                    names[name or type(model).__name__] = None
     return tuple(names)
 
 
