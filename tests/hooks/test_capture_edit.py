@@ -18,7 +18,7 @@ import streamscope.models
 from streamscope.cli.errors import InputError
 from streamscope.models import load
 from streamscope.models.hooks import OnDemand, Query, capture, edit, edited_at, hooked_at, run
-from streamscope.models.hooks.points import ReadPoint
+from streamscope.models.hooks.points import ReadPoint, any_hooks
 from streamscope.models.make import build
 from streamscope.models.transformer import StreamTransformer
 from tests.tiny import randomise
@@ -342,6 +342,33 @@ def test_copies_of_parts_and_shallow_copies_are_not_edited_either() -> None:
     assert not torch.equal(edited, plain)
     assert torch.equal(other(TOKENS), plain)
     assert torch.equal(shallow(TOKENS), plain) and edited_at(shallow) == () == edited_at(model)
+
+
+@pytest.mark.parametrize("name", ["blocks.0.hook_context_pre", "blocks.1.attn.hook_pattern", "blocks.0.hook_attn_in"])
+def test_a_backward_hook_alone_is_heard_and_goes_again(name: str) -> None:
+    """At a stream that is still zero, at what is computed on demand, and at a reader."""
+    model, seen = build("lfa", "tiny", init_std=0.2).eval(), list[torch.Tensor]()
+    model.add_hook(name, lambda gradient, hook: seen.append(gradient), dir="bwd")
+    assert any_hooks(model)
+    model(TOKENS).sum().backward()
+    assert len(seen) == 1 and seen[0].abs().sum() > 0
+    model.reset_hooks()
+    assert not any_hooks(model)
+
+
+def test_a_hook_before_a_reader_gets_a_copy_too() -> None:
+    """torch's pre-hook, in place at the input of Q and K: the stream of a model without edits of it stays."""
+    model, name = build("std-t", "tiny", init_std=0.2).eval(), "blocks.0.hook_mlp_in"
+
+    def wipe(module: torch.nn.Module, inputs: tuple[torch.Tensor]) -> None:
+        inputs[0].zero_()
+
+    with edit(model, {name: lambda x, hook: x * 0}):
+        expected = model(TOKENS)
+    handle = model.hook_dict[name].register_forward_pre_hook(wipe)
+    assert torch.equal(model(TOKENS), expected)
+    handle.remove()
+    assert not torch.equal(model(TOKENS), expected)
 
 
 def test_a_reader_with_a_hook_is_exported() -> None:
