@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, cached_property
 from typing import Any
 
@@ -40,28 +40,6 @@ LEVEL = {PRESENT: 1.0, UNDECIDED: 0.5, ABSENT: 0.0, "": float("nan")}
 NATS = 1e-6
 """Rounding of a log-probability."""
 LONGEST = max(PERIODS.values())
-OF_THE_WEIGHTS = "a property of the weights"
-
-
-@dataclass(frozen=True)
-class PhenomenonObservations:
-    """Observations of one phenomenon, `total` [units]. `unit` defaults to numbers, `cluster` to the units. `head` names
-    the heads; `missing` and `fixed` are reasons."""
-
-    total: Any
-    unit: Any = None
-    cluster: Any = None
-    size: Any = 1.0
-    resolution: float = NATS
-    head: str = ""
-    missing: str = ""
-    fixed: str = ""
-    inflation: float = 1.0
-
-
-def nothing(reason: str) -> PhenomenonObservations:
-    """The observations of a phenomenon that this model cannot have."""
-    return PhenomenonObservations([0.0], size=0.0, missing=reason)
 
 
 def observe(options: Phenomena, model: Any, data: Opened, progress: Any = iter) -> InstrumentData:
@@ -72,43 +50,44 @@ def observe(options: Phenomena, model: Any, data: Opened, progress: Any = iter) 
         data[Documents]  # data that cannot be read are an error of the command, not of one phenomenon
     for name in progress([name for name in PHENOMENA if name in options.only]):
         try:
-            observations = LOOKS.get(name, _task)(source, name)
-            block = _block(name, observations)
+            answer = LOOKS.get(name, _task)(source, name)
         except KeyboardInterrupt as interrupt:
             keep_after(interrupt, progress, len(measurements.blocks), len(options.only), "phenomena")
             break
         except (InputError, MemoryError, torch.OutOfMemoryError) as error:  # the others are measured all the same
             failed.append(error)
-            observations = nothing(f"failed: {str(error) or 'out of memory'}".replace(";", ","))
-            block = _block(name, observations)
+            answer = f"failed: {str(error) or 'out of memory'}".replace(";", ",")
+        reason = answer if isinstance(answer, str) else ""
+        block, head = (observed(name, [0.0], size=0.0), "") if isinstance(answer, str) else answer
         contrast = Contrast(
-            quantity="value", weights={0: 1.0}, labels={"phenomenon": name}, tested=False, missing=observations.missing,
-            fixed=observations.fixed,
+            quantity="value", weights={0: 1.0}, labels={"phenomenon": name}, tested=False, missing=reason,
+            fixed="a property of the weights" if name == "mixing" and not reason else "",
         )  # fmt: skip
         measurements.blocks[name], measurements.contrasts[name] = block, [contrast]
-        measurements.extra[name] = observations.head
+        measurements.extra[name] = head
         (row,) = estimate(block, [contrast]).frame.to_dict("records")
         interval = "" if row["low"] != row["low"] else f" ({row['low']:.3f} … {row['high']:.3f})"
-        value = observations.missing or f"{row['value']:.3f}{interval} {PHENOMENA[name][1]}"
+        value = reason or f"{row['value']:.3f}{interval} {PHENOMENA[name][1]}"
         say(progress, f"{measurements.about['title']}: {name} {value}")  # for those who stop before the table
     if len(failed) == len(options.only):
         raise failed[0]
     return measurements
 
 
-def _block(name: Name, observations: PhenomenonObservations) -> Observations:
-    """The observations of a phenomenon; raises `InputError` for values that are not finite."""
-    total, unit = np.asarray(observations.total, float)[None], PHENOMENA[name][1]
-    limits = (0.0, 1.0) if unit.startswith("share") else None
-    names = [str(i) for i in range(total.shape[1])] if observations.unit is None else list(observations.unit)
-    clusters = names if observations.cluster is None else list(observations.cluster)
+def observed(
+    name: Name, total: Any, unit: Any = None, cluster: Any = None, *, size: Any = 1.0, resolution: float = NATS,
+    inflation: float = 1.0,
+) -> Observations:  # fmt: skip
+    """The observations of a phenomenon, `total` [units]. `unit` defaults to numbers, `cluster` to the units. Raises
+    `InputError` for values that are not finite."""
+    names, of_value = list(map(str, range(len(total)))) if unit is None else list(unit), PHENOMENA[name][1]
     measure = Measure(
-        name=name, unit=unit, resolution=observations.resolution, inflation=observations.inflation, limits=limits
-    )
-    return Observations(
-        measure=measure, cells=pd.DataFrame({"what": ["value"]}), size=observations.size, total=total,
-        units=pd.DataFrame({"unit": names, "cluster": clusters}),
+        name=name, unit=of_value, resolution=resolution, inflation=inflation,
+        limits=(0.0, 1.0) if of_value.startswith("share") else None,
     )  # fmt: skip
+    units = pd.DataFrame({"unit": names, "cluster": names if cluster is None else list(cluster)})
+    cells, values = pd.DataFrame({"what": ["value"]}), np.asarray(total, float)[None]
+    return Observations(measure=measure, cells=cells, units=units, total=values, size=size)
 
 
 def verdict(value: float, low: float, high: float, limit: float | None, *, one_case: bool = False) -> str:
@@ -284,25 +263,29 @@ def settling(predicted: torch.Tensor) -> torch.Tensor:
     return predicted.shape[0] - agreed
 
 
-def _loss(source: Shared, name: Name) -> PhenomenonObservations:
+Look = tuple[Observations, str] | str
+"""What one phenomenon shows, and its heads; or the reason why this model cannot have it."""
+
+
+def _loss(source: Shared, name: Name) -> Look:
     total, units = source.documents
-    return PhenomenonObservations(total["losses"], units["unit"], units["cluster"], size=total["targets"])
+    return observed(name, total["losses"], units["unit"], units["cluster"], size=total["targets"]), ""
 
 
-def _depth(source: Shared, name: Name) -> PhenomenonObservations:
+def _depth(source: Shared, name: Name) -> Look:
     total, units = source.documents
     size, commonest = total["layers"].sum(0), int(total["layers"].sum(1).argmax())
     head = f"commonest: L{commonest}" + (f", at {size.sum():,} tokens, 1 of {source.every}" if source.every > 1 else "")
-    return _shares(size - total["layers"][commonest], size, units, head)
+    return _shares(name, size - total["layers"][commonest], size, units), head
 
 
-def _shares(total: np.ndarray, size: np.ndarray, units: pd.DataFrame, head: str = "") -> PhenomenonObservations:
+def _shares(name: Name, total: np.ndarray, size: np.ndarray, units: pd.DataFrame) -> Observations:
     """Of the documents that have any."""
     total, units, size = total[size > 0], units[size > 0], size[size > 0]
-    return PhenomenonObservations(total, units["unit"], units["cluster"], size=size, resolution=0.0, head=head)
+    return observed(name, total, units["unit"], units["cluster"], size=size, resolution=0.0)
 
 
-def _attention(source: Shared, name: Name) -> PhenomenonObservations:
+def _attention(source: Shared, name: Name) -> Look:
     """Per document: heads and positions from the ninth on that attend neither uniformly nor to one key."""
     n_layers, n_heads = source.model.config.n_layers, source.model.config.n_heads
 
@@ -321,8 +304,8 @@ def _attention(source: Shared, name: Name) -> PhenomenonObservations:
 
     total, units = source.data[Documents].sums(source.model.cfg.device, sums)
     if not total["of"].any():
-        return nothing(f"no document has {FIRST + 1} tokens")
-    return _shares(total["chosen"], total["of"], units)
+        return f"no document has {FIRST + 1} tokens"
+    return _shares(name, total["chosen"], total["of"], units), ""
 
 
 FIRST = 8
@@ -341,21 +324,20 @@ def chooses(patterns: torch.Tensor) -> torch.Tensor:
     return (share > NARROW) & (share < UNIFORM)
 
 
-def _copying(source: Shared, name: Name) -> PhenomenonObservations:
+def _copying(source: Shared, name: Name) -> Look:
     """Log-odds of the coherent word (`lift`: mean ln p of both words) minus those after another prompt's nouns."""
     pairs = source.pairs("stories-words" if name == "reserved" else "stories")
     if pairs is None:
-        return nothing("no prompt has nouns that can be exchanged")
+        return "no prompt has nouns that can be exchanged"
     value = (pairs[[*WORDS]].mean(axis=1) - pairs[[*AFTER]].mean(axis=1)) if name == "lift" else pairs["due"]
-    return PhenomenonObservations(value, pairs["id"], pairs["cluster"])
+    return observed(name, value, pairs["id"], pairs["cluster"]), ""
 
 
-def _induction(source: Shared, name: Name) -> PhenomenonObservations:
+def _induction(source: Shared, name: Name) -> Look:
     table = source.repetition(PERIODS[name])[0].query("score == 'induction'")
     table = table.assign(head=[f"L{a}.H{b}" for a, b in zip(table["layer"], table["index"], strict=True)])
     rows, head = best_head_held_out(table, ["value"], (table["prompt"] % 2).to_numpy())
-    prompts = rows["prompt"].astype(str)
-    return PhenomenonObservations(rows["value"], prompts, resolution=RESOLUTION, head=head, inflation=CHOSEN)
+    return observed(name, rows["value"], rows["prompt"].astype(str), resolution=RESOLUTION, inflation=CHOSEN), head
 
 
 REPEAT_LOGITS = 2**24
@@ -374,7 +356,7 @@ def repetition_gain(logits: Any, tokens: Any, n: int) -> np.ndarray:
     return np.array(gains)
 
 
-def _best_head(source: Shared, name: Name) -> PhenomenonObservations:
+def _best_head(source: Shared, name: Name) -> Look:
     """The pairs of a category ("": all), scored by the head that was chosen without them: PDS over generated pairs, for
     with the thirty of `competing` most models stay undecided; or whether it finds the antecedent in both orders."""
     if name in POSITION:
@@ -384,36 +366,35 @@ def _best_head(source: Shared, name: Name) -> PhenomenonObservations:
         table, column, category, resolution = source.in_both_orders(suite), "both", COREFERENCE[name], 0.0
     table = table[table["category"] == category] if category else table
     if table.empty:
-        return nothing(f"the pairs have no category {category}")
+        return f"the pairs have no category {category}"
     signs, inflation = (NOUNS, SIGNED) if name in POSITION else (None, CHOSEN)
     rows, head = best_head_held_out(table, [column], halves(table, 0)[0], signs=signs)
-    return PhenomenonObservations(
-        rows[column], rows["pair"], rows["cluster"], resolution=resolution, head=head, inflation=inflation
-    )
+    block = observed(name, rows[column], rows["pair"], rows["cluster"], resolution=resolution, inflation=inflation)
+    return block, head
 
 
-def _task(source: Shared, name: Name) -> PhenomenonObservations:
+def _task(source: Shared, name: Name) -> Look:
     task = load_task(name, source.tokenizer, source.model.config.n_ctx)
     reads = task.reads
     logits = run(source.model, Query(tokens=reads.tokens, logits=[[p] for p in reads.positions])).logits
     assert logits is not None
     rows_and_ids = zip(logits, torch.as_tensor(reads.ids), strict=True)
     log_p = torch.cat([row.double().log_softmax(-1).cpu().gather(1, ids[None]) for row, ids in rows_and_ids]).numpy()
-    return PhenomenonObservations(task.scores(log_p)["log_odds"], cluster=task.cases["cluster"])
+    return observed(name, task.scores(log_p)["log_odds"], cluster=task.cases["cluster"]), ""
 
 
-def _mixing(source: Shared, name: Name) -> PhenomenonObservations:
+def _mixing(source: Shared, name: Name) -> Look:
     if not any("res" in module.b for module in connections(source.model).values()):
-        return nothing("the model has no hyper-connections")
+        return "the model has no hyper-connections"
     module_kinds = kinds(watch(source.model))
     if isinstance(module_kinds, str):
-        return nothing(module_kinds)
-    return PhenomenonObservations([kind == MIX for kind in module_kinds], resolution=0.0, fixed=OF_THE_WEIGHTS)
+        return module_kinds
+    return observed(name, [kind == MIX for kind in module_kinds], resolution=0.0), ""
 
 
-LOOKS: dict[Name, Callable[[Shared, Name], PhenomenonObservations]] = {
+LOOKS: dict[Name, Callable[[Shared, Name], Look]] = {
     "loss": _loss, "lift": _copying, "copying": _copying, "reserved": _copying, "attention": _attention,
-    "repeats": lambda source, name: PhenomenonObservations(source.repetition(LONGEST)[1]), "depth": _depth,
+    "repeats": lambda source, name: (observed(name, source.repetition(LONGEST)[1]), ""), "depth": _depth,
     "mixing": _mixing, **dict.fromkeys(PERIODS, _induction), **dict.fromkeys((*POSITION, *COREFERENCE), _best_head),
 }  # fmt: skip
 """The function of each phenomenon; the others are tasks."""
