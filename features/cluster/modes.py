@@ -126,13 +126,33 @@ class ComputationalModes(TransformerMixin, ClusterMixin, BaseEstimator):
         if self.method not in ("hdbscan", "kmeans"):
             raise ValueError(f"method {self.method!r}: hdbscan or kmeans")
         X = validate_data(self, X, dtype=np.float64, ensure_min_samples=2)
-        self._fit_projection(X)
+        scaler = StandardScaler().fit(X)  # the scale of constant columns is 1
+        self.mean_, self.scale_, components = scaler.mean_, scaler.scale_, self.components
+        if components == "auto":
+            components = COMPONENTS if self.method == "hdbscan" else None
+        self.components_, self.explained_variance_ratio_ = np.empty((0, X.shape[1])), np.empty(0)
+        if components is not None:
+            pca = PCA(min(int(components), *X.shape), svd_solver="full").fit(scaler.transform(X))
+            self.components_ = pca.components_
+            self.explained_variance_ratio_ = np.nan_to_num(pca.explained_variance_ratio_)
         z, (first, inverse, weights) = self._project(X), distinct_rows(X)
-        if self.method == "hdbscan":
-            self.labels_, self.probabilities_ = self._fit_density(z, first, weights)
-        else:
-            self.labels_ = self._fit_kmeans(z[first], weights)[inverse]
-            self.probabilities_ = np.ones(len(z))
+        if self.method == "kmeans":
+            if (n := len(first)) < self.n_clusters:
+                raise ValueError(f"n_samples = {n} distinct rows are fewer than n_clusters = {self.n_clusters}")
+            means = KMeans(self.n_clusters, n_init=10, random_state=self.seed).fit(z[first], sample_weight=weights)
+            numbers = _by_size(means.labels_, weights, self.n_clusters)
+            self.centers_ = means.cluster_centers_[np.argsort(numbers)]
+            self.labels_, self.probabilities_ = numbers[means.labels_][inverse], np.ones(len(z))
+            return self
+        z = np.round(z, DIGITS)
+        tree, self.owner_, labels, self.probabilities_ = condensed(
+            z, min_cluster_size=self.min_cluster_size, min_samples=self.min_samples, selection=self.selection
+        )
+        self.rows_, self.weights_ = z[first], weights
+        self.core_ = nearest(self.rows_, z, self.min_samples + 1)[0][:, -1]  # the row itself is the first
+        self.tree_ = tree._replace(last=tree.last[first], level=tree.level[first])
+        self.numbers_ = _by_size(labels, np.ones(len(z)), len(self.owner_))
+        self.labels_ = np.where(labels >= 0, self.numbers_[labels], -1)
         return self
 
     def transform(self, X: Any) -> np.ndarray:
@@ -179,37 +199,6 @@ class ComputationalModes(TransformerMixin, ClusterMixin, BaseEstimator):
         if k < len(self.rows_) and (is_open := distance[:, -1] < least).any():
             row[is_open], least[is_open] = self._nearest_row(z[is_open], 2 * k)
         return row, least
-
-    def _fit_projection(self, x: np.ndarray) -> None:
-        """Fit mean, standard deviation (1 for constant columns) and principal components."""
-        scaler = StandardScaler().fit(x)
-        self.mean_, self.scale_, components = scaler.mean_, scaler.scale_, self.components
-        if components == "auto":
-            components = COMPONENTS if self.method == "hdbscan" else None
-        self.components_, self.explained_variance_ratio_ = np.empty((0, x.shape[1])), np.empty(0)
-        if components is not None:
-            pca = PCA(min(int(components), *x.shape), svd_solver="full").fit(scaler.transform(x))
-            self.components_ = pca.components_
-            self.explained_variance_ratio_ = np.nan_to_num(pca.explained_variance_ratio_)
-
-    def _fit_density(self, z: np.ndarray, first: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        z = np.round(z, DIGITS)
-        tree, self.owner_, labels, probabilities = condensed(
-            z, min_cluster_size=self.min_cluster_size, min_samples=self.min_samples, selection=self.selection
-        )
-        self.rows_, self.weights_ = z[first], weights
-        self.core_ = nearest(self.rows_, z, self.min_samples + 1)[0][:, -1]  # the row itself is the first
-        self.tree_ = tree._replace(last=tree.last[first], level=tree.level[first])
-        self.numbers_ = _by_size(labels, np.ones(len(z)), len(self.owner_))
-        return np.where(labels >= 0, self.numbers_[labels], -1), probabilities
-
-    def _fit_kmeans(self, rows: np.ndarray, weights: np.ndarray) -> np.ndarray:
-        if len(rows) < self.n_clusters:
-            raise ValueError(f"n_samples = {len(rows)} distinct rows are fewer than n_clusters = {self.n_clusters}")
-        means = KMeans(self.n_clusters, n_init=10, random_state=self.seed).fit(rows, sample_weight=weights)
-        numbers = _by_size(means.labels_, weights, self.n_clusters)
-        self.centers_ = means.cluster_centers_[np.argsort(numbers)]
-        return numbers[means.labels_]
 
     def arrays(self) -> dict[str, np.ndarray]:
         """The arrays that `predict` needs; parameters and column names come from elsewhere."""

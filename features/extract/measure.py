@@ -2,9 +2,9 @@
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -27,17 +27,6 @@ BATCH_TOKENS = 1024  # padded tokens per forward pass, so that activations stay 
 SHARE = Measure(name="share of tokens", unit="share", resolution=0.0, limits=(0.0, 1.0))
 
 
-class Part(NamedTuple):
-    """Documents, or windows of them, that are read together."""
-
-    documents: np.ndarray
-    """Their places in the shards."""
-    rows: np.ndarray
-    """Rows of each."""
-    without: np.ndarray
-    """Leading positions of each whose rows belong to the window before."""
-
-
 def observe(options: Extract, model: Any, data: Opened, progress: Progress) -> InstrumentData:
     """Cells: values of k*. Units: documents. The rows stay in the files of their parts.
 
@@ -47,7 +36,7 @@ def observe(options: Extract, model: Any, data: Opened, progress: Progress) -> I
     opened, scratch, device = data[Tokens], Scratch(), torch.device(model.cfg.device).type
     raw = None if options.raw is None else options.raw or stream_names(model)
     reader, pieces = FeatureReader(model, options, raw or ()), pieces_of(model)
-    parts, counted = plan(reader, opened.shards, opened.spec.max_tokens)
+    documents, counted = plan(reader, opened.shards, opened.spec.max_tokens)
     about = json.loads(json.dumps({  # the form in which files hold it
         **checkpoint_of(model), "format": FORMAT, "tier": options.tier, "raw": reader.raw,
         "options": {name: value for name, value in asdict(options).items() if name != "raw"},
@@ -56,7 +45,7 @@ def observe(options: Extract, model: Any, data: Opened, progress: Progress) -> I
     identity = json.dumps({**about, "rows": PART_ROWS, "batch": BATCH_TOKENS, "device": device}, sort_keys=True)
     # what is left of something else is not taken for this
     folder = (data.work or scratch.folder) / hashlib.sha256(identity.encode()).hexdigest()[:16]
-    files = []
+    parts, files = [part for _, part in documents.groupby("part")], []
     for i in progress(range(len(parts))):
         paths = [folder / f"{i:06d}-{output}.parquet" for output in range(2 if reader.raw else 1)]
         if not paths[0].exists():
@@ -78,7 +67,7 @@ def observe(options: Extract, model: Any, data: Opened, progress: Progress) -> I
         ]
         words = f"{model_name}: activations of {', '.join(reader.raw)}"
         results["raw"] = LongTable(raw_files[0], (*TOKEN, *windows, *vectors), words, keep=scratch)
-    depth = depths(results["features"], reader, parts, opened.shards)
+    depth = depths(results["features"], reader, documents, opened.shards)
     cut = (
         opened.title() if windows else
         f"{counted['cut']:,} documents cut at {opened.n_ctx} tokens ({counted['cut_tokens']:,} tokens lost)"
@@ -91,10 +80,10 @@ def observe(options: Extract, model: Any, data: Opened, progress: Progress) -> I
     return InstrumentData({"depth": depth}, contrasts, {"features": about, "title": title}, extra=results)
 
 
-def depths(table: LongTable, reader: FeatureReader, parts: Sequence[Part], shards: TokenShards) -> Observations:
+def depths(table: LongTable, reader: FeatureReader, read: pd.DataFrame, shards: TokenShards) -> Observations:
     """The number of tokens of each document with each k*."""
     name = "processing_depth" if reader.how.tier == "core" else "k_star"
-    places, rows, without = map(np.concatenate, zip(*parts, strict=True))
+    places, rows, without = read[["place", "rows", "without"]].to_numpy().T
     documents, of = np.unique(shards.source[places], return_inverse=True)
     last = np.zeros(len(documents), np.int64)
     np.maximum.at(last, of, shards.offset[places] + without + rows + 1 + reader.offset)
@@ -121,9 +110,12 @@ def stream_names(model: Any) -> tuple[str, ...]:
     return tuple(f"blocks.{model.config.n_layers - 1}.hook_{kind}_post" for kind in stream_hooks(model) or ("resid",))
 
 
-def plan(reader: FeatureReader, shards: TokenShards, max_tokens: int | None) -> tuple[list[Part], dict[str, int]]:
-    """The parts, of about `PART_ROWS` rows each in document order, and counts; the last document may be cut by
-    `max_tokens`. Raises `InputError` if no document has a row."""
+def plan(reader: FeatureReader, shards: TokenShards, max_tokens: int | None) -> tuple[pd.DataFrame, dict[str, int]]:
+    """The documents, or windows of them, that have rows, and counts; the last may be cut by `max_tokens`. Raises
+    `InputError` if there is none.
+
+    Columns: place in the shards; rows; `without`, the leading positions whose rows belong to the window before; `part`,
+    of about `PART_ROWS` rows, the documents that are read together."""
     lengths = shards.lengths
     without = np.maximum(shards.unscored - reader.offset, 0)
     rows = np.maximum(reader.rows_of(lengths) - without, 0)
@@ -135,39 +127,37 @@ def plan(reader: FeatureReader, shards: TokenShards, max_tokens: int | None) -> 
     if not rows.any():
         raise InputError("no document has two tokens that follow each other within the context; give longer documents")
     indices = np.flatnonzero(rows)
-    bounds = np.flatnonzero(np.diff(starts[indices] // PART_ROWS)) + 1
-    parts = [Part(documents, rows[documents], without[documents]) for documents in np.split(indices, bounds)]
+    documents = pd.DataFrame({"place": indices, "rows": rows[indices], "without": without[indices]})
+    documents["part"] = starts[indices] // PART_ROWS
     over = np.maximum(lengths - 1 - reader.model.config.n_ctx, 0)
     n_read, n_sources = np.unique(shards.source[indices]).size, np.unique(shards.source[: len(rows)]).size
     counted = {"rows": rows.sum(), "documents": n_read, "short": n_sources - n_read}
     counted |= {"windows": len(indices)} if isinstance(shards, WindowedShards) else {}
     counted |= {"cut": np.count_nonzero(over), "cut_tokens": over.sum()}
-    return parts, {name: int(n) for name, n in counted.items()}
+    return documents, {name: int(n) for name, n in counted.items()}
 
 
-def tables_of(reader: FeatureReader, shards: TokenShards, part: Part, pieces: np.ndarray) -> list[pa.Table]:
+def tables_of(reader: FeatureReader, shards: TokenShards, part: pd.DataFrame, pieces: np.ndarray) -> list[pa.Table]:
     """Tables of a part's features and, if requested, of its raw activations; documents in order."""
-    offset = reader.offset
-    without = part.without.tolist()
-    cuts = zip(part.documents.tolist(), part.rows.tolist(), without, strict=True)
-    documents = [shards.document(d)[: skip + n + 1 + offset].tolist() for d, n, skip in cuts]
-    starts, total = np.cumsum(part.rows) - part.rows, int(part.rows.sum())
+    first, (places, sizes, without) = 1 + reader.offset, part[["place", "rows", "without"]].to_numpy().T
+    cuts = zip(places.tolist(), sizes, without, strict=True)
+    documents = [shards.document(d)[: skip + n + first].tolist() for d, n, skip in cuts]
+    starts, total = np.cumsum(sizes) - sizes, int(sizes.sum())
     X = np.empty((total, len(reader.columns)), np.float32)
     prediction = np.empty(total, np.int64)
     raw: dict[str, np.ndarray] = {}
     for batch in batches([len(ids) for ids in documents], BATCH_TOKENS):
-        rows = reader.read([documents[i] for i in batch], [without[i] for i in batch])
-        to = np.concatenate([starts[i] + np.arange(part.rows[i]) for i in batch])
+        rows = reader.read([documents[i] for i in batch], without[batch])
+        to = np.concatenate([starts[i] + np.arange(sizes[i]) for i in batch])
         X[to], prediction[to] = rows.X, rows.prediction
         for name, x in rows.raw.items():
             raw.setdefault(name, np.empty((total, x.shape[1]), np.float32))[to] = x
-    positions = np.arange(total) - np.repeat(starts - part.without, part.rows)
-    token = np.concatenate([ids[skip:][:n] for ids, n, skip in zip(documents, part.rows, without, strict=True)])
-    target = np.concatenate([ids[1 + offset + skip :] for ids, skip in zip(documents, without, strict=True)])
+    token = np.concatenate([ids[skip:][:n] for ids, n, skip in zip(documents, sizes, without, strict=True)])
+    target = np.concatenate([ids[first + skip :] for ids, skip in zip(documents, without, strict=True)])
     ids = {"token": token, "target": target, "prediction": prediction}
-    of = np.repeat(part.documents, part.rows)
+    of = np.repeat(places, sizes)
     values = {"document": shards.source[of], "window": shards.window[of], "offset": shards.offset[of]}
-    values["position"] = values["offset"] + positions
+    values["position"] = values["offset"] + np.arange(total) - np.repeat(starts - without, sizes)
     values |= {f"{name}_id": x for name, x in ids.items()} | {name: pieces[x] for name, x in ids.items()}
     kinds = INDEX | ({"window": "int32", "offset": "int32"} if isinstance(shards, WindowedShards) else {})
     index = {name: pa.array(values[name], pa.type_for_alias(kind)) for name, kind in kinds.items()}

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from itertools import product
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -28,29 +28,28 @@ MEASURES = ("delta_loss", "delta_log_p")
 def observe(options: PredictEffects, model: object, data: Opened, progress: Progress) -> InstrumentData:
     """Cells: effects × predictors. Units: documents, Σ (y − ŷ)² over Σ (y − ȳ)²."""
     features, effects = data[FeatureTables], data[EffectTable]
-    matched = match_effects(features.found, effects, features.where)
-    if missing := [name for name in options.edits if name not in matched.edits]:
-        raise unknown("edit", missing[0], list(matched.edits))
-    cases = list(product(dict.fromkeys(options.of), MEASURES, options.edits or matched.edits))
-    y = matched.table[[f"{measure}_{edit}" for _, measure, edit in cases]].to_numpy(float)
+    x, tokens, counts = match_effects(features.found, effects, features.where)
+    edits = list(effects.description["edits"])
+    if missing := [name for name in options.edits if name not in edits]:
+        raise unknown("edit", missing[0], edits)
+    cases = list(product(dict.fromkeys(options.of), MEASURES, options.edits or edits))
+    y = tokens[[f"{measure}_{edit}" for _, measure, edit in cases]].to_numpy(float)
     y = np.where([of == "absolute" for of, _, _ in cases], abs(y), y)
-    predictors = baselines(*(matched.table[name].to_numpy(float) for name in ("position", "loss", "log_p")))
-    documents = matched.table["document"].to_numpy()
+    predictors = baselines(*(tokens[name].to_numpy(float) for name in ("position", "loss", "log_p")))
+    documents = tokens["document"].to_numpy()
     table, errors, around, varies = explain(
-        matched.x, y, predictors, documents, model=options.model, folds=options.folds, shuffles=options.shuffles,
+        x, y, predictors, documents, model=options.model, folds=options.folds, shuffles=options.shuffles,
         resamples=options.resamples, seed=options.seed, progress=progress,
     )  # fmt: skip
     rows = pd.DataFrame(cases, columns=ROW)
     cells = pd.concat([rows[varies].assign(columns=name) for name in errors], ignore_index=True)
-    of, n, names = features.found.about, len(matched.table), pd.unique(documents)  # as `explain` counts them
+    of, n, names = features.found.about, len(tokens), pd.unique(documents)  # as `explain` counts them
     about = {
-        "model": f"{of['preset']} ({of['run']})", "repeated": matched.repeated,
-        "unmatched": {"features_only": matched.features_only, "effects_only": matched.effects_only},
+        "model": f"{of['preset']} ({of['run']})", **counts,
         "title": f"R² on held-out documents; {counted(n, 'token', ',')} of {counted(len(names), 'document')}, "
-        f"{counted(matched.x.shape[1], 'feature')}; "
-        f"unmatched rows: {matched.features_only:,} of the features, {matched.effects_only:,} of the effects; "
-        f"{counted(matched.repeated, 'token', ',')} ({matched.repeated / n:.1%}) not held out: another document "
-        "begins with the same text",
+        f"{counted(x.shape[1], 'feature')}; unmatched rows: {counts['unmatched']['features_only']:,} of the features, "
+        f"{counts['unmatched']['effects_only']:,} of the effects; {counted(counts['repeated'], 'token', ',')} "
+        f"({counts['repeated'] / n:.1%}) not held out: another document begins with the same text",
     }  # fmt: skip
     measurements, units = InstrumentData(about=about, extra=rows.join(table)), {"unit": names.astype(str)}
     total, size = np.concatenate(list(errors.values())), np.concatenate([around] * len(errors))
@@ -58,25 +57,15 @@ def observe(options: PredictEffects, model: object, data: Opened, progress: Prog
     return measurements
 
 
-class MatchedTokens(NamedTuple):
-    """The n tokens in both tables."""
+def match_effects(
+    feature_table: Features, effects: OpenEffects, features: str = "the features"
+) -> tuple[np.ndarray, pd.DataFrame, dict[str, Any]]:
+    """Join the rows of both tables; errors call the first `features`.
 
-    x: np.ndarray
-    """Features [n, d], without columns that are zero by construction."""
-    table: pd.DataFrame
-    """document, position, loss, log_p and the effects `delta_loss_NAME`, `delta_log_p_NAME`, row by row as x."""
-    edits: tuple[str, ...]
-    features_only: int
-    """Number of feature rows without an effect."""
-    effects_only: int
-    """Number of effect rows without features."""
-    repeated: int
-    """Number of rows whose text from the start of the document also begins another document. Their features (except κ
-    of the true token) and Δ ln p are the same there, possibly in another fold."""
-
-
-def match_effects(feature_table: Features, effects: OpenEffects, features: str = "the features") -> MatchedTokens:
-    """Join the rows of both tables; errors call the first `features`. Raises `InputError` for files of another kind,
+    (features [n, d], without columns that are zero by construction; document, position, loss, log_p and the effects
+    `delta_loss_NAME`, `delta_log_p_NAME` of the same n tokens; counts). Counts: `unmatched` rows of each table, and
+    `repeated`, rows whose text from the start of the document also begins another one: their features (except κ of the
+    true token) and Δ ln p are the same there, possibly in another fold. Raises `InputError` for files of another kind,
     different models, missing or mistyped columns, different tokens (other data or cuts), repeated rows, missing or
     infinite values, and no row in common."""
     table, about, where = effects.table, effects.description, effects.where
@@ -105,11 +94,9 @@ def match_effects(feature_table: Features, effects: OpenEffects, features: str =
     prefix = prefixes(feature_table.table)[matches["row"].to_numpy()]
     _, inverse, times = np.unique(prefix, return_inverse=True, return_counts=True)
     keep = [i for i, column in enumerate(feature_table.columns) if not column.constant]
-    return MatchedTokens(
-        x=feature_table.X[matches["row"].to_numpy()][:, keep], table=matches[[*KEY, *values]], edits=edits,
-        features_only=len(feature_table.table) - len(matches), effects_only=len(table) - len(matches),
-        repeated=int(((times[inverse] > 1) & (prefix >= 0)).sum()),
-    )  # fmt: skip
+    sizes = {"features_only": len(feature_table.table) - len(matches), "effects_only": len(table) - len(matches)}
+    counts = {"repeated": int(((times[inverse] > 1) & (prefix >= 0)).sum()), "unmatched": sizes}
+    return feature_table.X[matches["row"].to_numpy()][:, keep], matches[[*KEY, *values]], counts
 
 
 def _with_types(table: pd.DataFrame, path: str, values: list[str]) -> pd.DataFrame:

@@ -9,7 +9,6 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -51,13 +50,13 @@ def observe(options: Profile, model: object, data: Opened, progress: Progress) -
     result = None if options.clusters is None else read_clusters(options.clusters, opened)
     if options.labels is None:
         result = result or Cluster(umap=options.umap).measure(model, opened, progress=progress)
-        labels, about, own_labels = result.table("labels").frame, result.about["clusters"], None
+        labels, about, names, words = result.table("labels").frame, result.about["clusters"], None, ""
     else:
-        own_labels = read_labels(options.labels, features)
+        cluster, names, words = read_labels(options.labels, features)
         labels = unclustered_labels(features, options.umap) if result is None else result.table("labels").frame
-        labels = labels.assign(cluster=own_labels.cluster, probability=np.float32(1))
+        labels = labels.assign(cluster=cluster, probability=np.float32(1))
         about = {"method": "own labels", "labels": str(options.labels), "sha256": sha256(options.labels),
-                 "names": list(own_labels.names), "files": [str(path) for path in opened.files]}  # fmt: skip
+                 "names": list(names), "files": [str(path) for path in opened.files]}  # fmt: skip
     files = [str(path) for path in opened.files[1:] and opened.files]
     z = standardised(features.X)
     far = centre_distance(z, labels["cluster"].to_numpy())
@@ -67,13 +66,13 @@ def observe(options: Profile, model: object, data: Opened, progress: Progress) -
     )
     clusters = table["cluster"]
     title = f"{features.about['preset']}: {counted(len(labels), 'token', ',')} in "
-    title += counted((clusters >= 0).sum(), "cluster") + ("" if own_labels is None else f"; {own_labels.title}")
+    title += counted((clusters >= 0).sum(), "cluster") + (f"; {words}" if words else "")
     contexts = Contexts(features)
     tokens = labels[[column.name for column in TOKENS if column.name in labels]]
     tokens = tokens.assign(text=[contexts.at(row).marked() for row in range(len(labels))])
     measurements = InstrumentData(
         about={"clusters": about, "model": f"{features.about['preset']} ({features.about['run']})", "title": title},
-        extra=(table, kinds, sample_rows, tokens, features.columns, own_labels and own_labels.names),
+        extra=(table, kinds, sample_rows, tokens, features.columns, names),
     )
     cells, sums = clusters.to_frame("cluster"), _sums(labels, clusters, labels["k_star"].to_numpy(float))
     measurements.add(DEPTH, cells, *sums, block="depth", quantity="depth_mean", null=None)
@@ -126,21 +125,11 @@ def read_clusters(path: Path, opened: OpenFeatures) -> Result:
     return result
 
 
-class OwnLabels(NamedTuple):
-    """Labels for the tokens of a feature table."""
-
-    cluster: np.ndarray
-    """[n] cluster of each token, numbered by size; −1 for none."""
-    names: tuple[str, ...]
-    """The label of each cluster."""
-    title: str
-    """The labels' source, and how many tokens and labels did not match."""
-
-
-def read_labels(path: Path, features: Features) -> OwnLabels:
-    """The labels at `path` for the tokens of `features`: parquet with the columns document, position (numbered as in
-    the table, or by `features.cluster` for several tables), label, and perhaps token or token_id. Tokens without a
-    label (null and −1 mean none) are noise, labels without a token are left out; both are counted.
+def read_labels(path: Path, features: Features) -> tuple[np.ndarray, tuple[str, ...], str]:
+    """(cluster [n] of each token of `features`, numbered by size, −1 for none; the label of each cluster; words for the
+    title) from the labels at `path`: parquet with the columns document, position (numbered as in the table, or by
+    `features.cluster` for several tables), label, and perhaps token or token_id. Tokens without a label (null and −1
+    mean none) are noise, labels without a token are left out; both are counted.
 
     Raises `InputError` for a file of another form, a token with two labels, labels that match no token, and labels
     whose tokens differ from the table's.
@@ -182,7 +171,7 @@ def read_labels(path: Path, features: Features) -> OwnLabels:
     cluster = of.map({name: i for i, name in enumerate(names)}).fillna(NOISE).astype("int32").to_numpy()
     lost = len(table) - len(matches)
     title = f"labels of {path.name}: {int((cluster < 0).sum()):,} of {len(of):,} tokens have no label, "
-    return OwnLabels(cluster, tuple(names), f"{title}{lost:,} of {len(table):,} labels have no token")
+    return cluster, tuple(names), f"{title}{lost:,} of {len(table):,} labels have no token"
 
 
 def _texts(labels: pd.Series, path: Path) -> list[str | None]:

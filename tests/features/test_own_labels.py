@@ -64,9 +64,9 @@ def test_labels_are_numbered_by_size(tmp_path: Path) -> None:
     for label in (few, np.where(few == -1, np.nan, few), [None if v < 0 else str(v) for v in few]):
         path = tmp_path / "numbers.parquet"
         table.assign(label=label).to_parquet(path)
-        own = read_labels(path, found)
-        assert own.names == ("3", "7") and "60 of 240 tokens have no label, 0 of 240 labels" in own.title
-        assert own.cluster.tolist() == [{7: 1, -1: -1, 3: 0}[int(v)] for v in few]
+        cluster, names, title = read_labels(path, found)
+        assert names == ("3", "7") and "60 of 240 tokens have no label, 0 of 240 labels" in title
+        assert cluster.tolist() == [{7: 1, -1: -1, 3: 0}[int(v)] for v in few]
 
 
 def test_tokens_are_held_against_the_features(tmp_path: Path) -> None:
@@ -74,7 +74,7 @@ def test_tokens_are_held_against_the_features(tmp_path: Path) -> None:
     table = pd.read_parquet(features)[["document", "position", "token", "token_id"]].assign(label="x")
     path = tmp_path / "mine.parquet"
     table.to_parquet(path)
-    assert read_labels(path, read_features(features)).names == ("x",)
+    assert read_labels(path, read_features(features))[1] == ("x",)
     table.assign(token_id=table["token_id"] + (table["position"] == 4)).to_parquet(path)
     with refused("belongs to other data: token_id of document 0, position 4 is 5 there, 4 in the"):
         read_labels(path, read_features(features))

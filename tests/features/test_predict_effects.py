@@ -13,7 +13,7 @@ from streamscope.cli.errors import InputError
 from streamscope.features import Extract, PredictEffects
 from streamscope.features.compute import columns
 from streamscope.features.predict_effects import explained_variance as regression
-from streamscope.features.predict_effects.measure import MatchedTokens, match_effects, prefixes
+from streamscope.features.predict_effects.measure import match_effects, prefixes
 from streamscope.features.store import read_effects, read_features
 from streamscope.features.tables import EffectTable, FeatureTables, OpenEffects
 from streamscope.instruments.table import write_table
@@ -115,20 +115,20 @@ def files(folder: Path, *, index: Any = lambda table: table, **changes: Any) -> 
     return planted_file(folder / "features.parquet", table=features), folder / "effects.parquet", features, effects
 
 
-def matched(features: Path, effects: Path) -> MatchedTokens:
+def matched(features: Path, effects: Path) -> Any:
     return match_effects(read_features(features), OpenEffects(*read_effects(effects), str(effects)), str(features))
 
 
 def test_rows_are_joined_by_document_and_position(tmp_path: Path) -> None:
     one, other, features, effects = files(tmp_path)
-    found = matched(one, other)
-    assert (len(found.table), found.features_only, found.effects_only) == (380, 20, 10)
-    assert found.x.shape == (380, 23 - 4)  # two final columns of each head of layer 0 are 0 by construction
+    x, tokens, counts = matched(one, other)
+    assert len(tokens) == 380 and counts["unmatched"] == {"features_only": 20, "effects_only": 10}
+    assert x.shape == (380, 23 - 4)  # two final columns of each head of layer 0 are 0 by construction
     for i in (0, 57, 379):
-        row = found.table.iloc[i]
+        row = tokens.iloc[i]
         mine = features[(features["document"] == row["document"]) & (features["position"] == row["position"])].iloc[0]
         theirs = effects[(effects["document"] == row["document"]) & (effects["position"] == row["position"])].iloc[0]
-        assert found.x[i, 0] == np.float32(mine["traj_prob_L0"])
+        assert x[i, 0] == np.float32(mine["traj_prob_L0"])
         assert row["delta_loss_L0.H0"] == theirs["delta_loss_L0.H0"]
 
 
@@ -153,7 +153,7 @@ def test_rows_of_documents_that_begin_alike_are_counted(tmp_path: Path) -> None:
         return table.assign(token_id=table["token_id"].mask(like, 80 + table["position"]))
 
     one, other, *_ = files(tmp_path, index=same_beginnings)
-    assert matched(one, other).repeated == 3 * 4
+    assert matched(one, other)[2]["repeated"] == 3 * 4
     data = FeatureTables(features=(one,)), EffectTable(effects=other)
     result = PredictEffects(resamples=200, shuffles=1).measure(None, *data)
     assert "12 tokens (3.2%) not held out" in result.table().title and result.about["repeated"] == 12

@@ -280,7 +280,7 @@ def test_measured_phenomena_are_kept_when_one_fails_or_the_command_is_killed(one
     assert table.missing[2, "value"] == table.missing[2, "level"] == "failed: no memory"
     with pytest.raises(InputError, match="no memory"):
         Phenomena(only=("mixing",)).measure(one)
-    table = measured(lambda of, name: gate.PhenomenonObservations([1.0, float("nan")]))
+    table = measured(lambda of, name: (gate.observed(name, [1.0, float("nan")]), ""))
     assert table.frame["value"].notna().tolist() == [True, True, False] and "nan" in table.missing[2, "value"]
     bar = progress_bar("x", keep=True)  # that of a command
     table = measured(failing(KeyboardInterrupt()), progress=bar)
@@ -301,9 +301,9 @@ def test_position_is_pds_of_the_stories(one: object) -> None:
 @pytest.mark.parametrize("name", [name for name, (_, unit) in PHENOMENA.items() if unit.startswith("share")])
 def test_the_interval_of_a_share_ends_at_0_and_1(name: str) -> None:
     for few in (0.0, 1.0):
-        found = gate.PhenomenonObservations([few] * 2 + [1 - few] * 58, cluster=[str(i // 3) for i in range(60)])
+        block = gate.observed(name, [few] * 2 + [1 - few] * 58, cluster=[str(i // 3) for i in range(60)])
         of_value = [Contrast(quantity="value", weights={0: 1.0}, tested=False)]
-        row = estimate(gate._block(name, found), of_value).frame.iloc[0]
+        row = estimate(block, of_value).frame.iloc[0]
         assert 0 <= row["low"] < row["value"] < row["high"] <= 1
 
 
