@@ -180,14 +180,13 @@ def layer_of(name: str) -> int:
 
 def concrete_shape(row: Hook, name: str, config: ModelConfig) -> str:
     """The row's shape in this model, with numbers for all letters except B and T."""
-    options, second = row.shape.split(" | "), False
-    if name.endswith("hook_gate") and config.attention.gate is not None:
-        second = config.attention.gate.shape == "scalar"
-    elif name.endswith("hook_scale"):
-        norm = config.readout.norm if name.startswith("ln_final") else config.norm
-        second = isinstance(norm, ChannelLayerNorm)
-    elif "canon_d" in name:
-        second = config.mlp.gate is not None
+    options, gate = row.shape.split(" | "), config.attention.gate
+    norm = config.readout.norm if name.startswith("ln_final") else config.norm
+    second = (
+        (name.endswith("hook_gate") and gate is not None and gate.shape == "scalar")
+        or (name.endswith("hook_scale") and isinstance(norm, ChannelLayerNorm))
+        or ("canon_d" in name and config.mlp.gate is not None)
+    )
     sizes: dict[str, int | None] = {
         "D": config.d_model, "H": config.n_heads, "G": config.kv_heads, "K": config.d_head, "M": config.d_mlp,
         "3D": config.canon_widths().get("b"), "2M": 2 * config.d_mlp,
