@@ -8,6 +8,7 @@ dimension. `models.hooks.points` defines the kinds of points.
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import groupby
 
 from streamscope.models.config import ChannelLayerNorm, Hdpl, Hyper, ModelConfig
@@ -168,6 +169,7 @@ def expected_hooks(config: ModelConfig) -> Iterator[tuple[str, Hook]]:
 _BY_NAME = {row.name: row for row in HOOKS}
 
 
+@lru_cache(maxsize=4096)  # asked for every hook of every batch
 def row_of(name: str) -> Hook | None:
     """The row of a full hook name, or None if the table has none."""
     return _BY_NAME.get(re.sub(r"^blocks\.[^.]*", "blocks.L", name))
