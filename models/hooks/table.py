@@ -8,6 +8,7 @@ dimension. `models.hooks.points` defines the kinds of points.
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import groupby
 
 from streamscope.models.config import ChannelLayerNorm, Hdpl, Hyper, ModelConfig
@@ -168,6 +169,7 @@ def expected_hooks(config: ModelConfig) -> Iterator[tuple[str, Hook]]:
 _BY_NAME = {row.name: row for row in HOOKS}
 
 
+@lru_cache(maxsize=4096)  # asked for every hook of every batch
 def row_of(name: str) -> Hook | None:
     """The row of a full hook name, or None if the table has none."""
     return _BY_NAME.get(re.sub(r"^blocks\.[^.]*", "blocks.L", name))
@@ -180,14 +182,13 @@ def layer_of(name: str) -> int:
 
 def concrete_shape(row: Hook, name: str, config: ModelConfig) -> str:
     """The row's shape in this model, with numbers for all letters except B and T."""
-    options, second = row.shape.split(" | "), False
-    if name.endswith("hook_gate") and config.attention.gate is not None:
-        second = config.attention.gate.shape == "scalar"
-    elif name.endswith("hook_scale"):
-        norm = config.readout.norm if name.startswith("ln_final") else config.norm
-        second = isinstance(norm, ChannelLayerNorm)
-    elif "canon_d" in name:
-        second = config.mlp.gate is not None
+    options, gate = row.shape.split(" | "), config.attention.gate
+    norm = config.readout.norm if name.startswith("ln_final") else config.norm
+    second = (
+        (name.endswith("hook_gate") and gate is not None and gate.shape == "scalar")
+        or (name.endswith("hook_scale") and isinstance(norm, ChannelLayerNorm))
+        or ("canon_d" in name and config.mlp.gate is not None)
+    )
     sizes: dict[str, int | None] = {
         "D": config.d_model, "H": config.n_heads, "G": config.kv_heads, "K": config.d_head, "M": config.d_mlp,
         "3D": config.canon_widths().get("b"), "2M": 2 * config.d_mlp,
