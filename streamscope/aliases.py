@@ -9,7 +9,7 @@ A package that has a `main` is a command: `python -m probes.pds` runs it.
 import sys
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import find_spec
 from pathlib import Path
 from types import CodeType, ModuleType
@@ -20,20 +20,13 @@ BARE: dict[str, ModuleType] = {}
 """Packages of others that were imported without their `__init__` (`models.interop.transformer_lens_core`)."""
 
 
-class _Init(SourceFileLoader):
-    """Runs the `__init__` of a bare package in the module that already exists."""
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        return BARE.pop(spec.name)
-
-
 class _Finder(MetaPathFinder, Loader):
     """Hands out the module of the long name for the short one, and the `__main__` of a package that has a `main`."""
 
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         if fullname in BARE and (spec := PathFinder.find_spec(fullname, path)) is not None:
-            spec.loader = _Init(fullname, str(spec.origin))
-            return spec
+            spec.loader.create_module = lambda spec: BARE.pop(spec.name)  # type: ignore[union-attr, method-assign]
+            return spec  # its `__init__` runs in the module that already exists
         room = fullname.partition(".")[0]
         package, _, last = fullname.rpartition(".")
         if room not in {"streamscope", *_ROOMS}:
