@@ -1,12 +1,13 @@
 """Where the rooms lie, and their short names in a clone: `models.x` is the same module as `streamscope.models.x`.
 
 Without this, what is imported under both names would exist twice: `isinstance` and `except InputError` would miss. Each
-room's `__init__` ends with `alias(__name__)`.
+room's `__init__` ends with `alias(__name__)`. Its names are imported at their first use (`lazy`).
 
 A package that has a `main` is a command: `python -m probes.pds` runs it.
 """
 
 import sys
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
@@ -63,6 +64,25 @@ def folder_of(room: str) -> Path:
     """The folder of a room or of `datasets`, in a clone at its top, installed inside streamscope."""
     inside, *clone = [*map(Path, sys.modules["streamscope"].__path__)]
     return inside / room if (inside / room).is_dir() or not clone else clone[0] / room
+
+
+def lazy(package: str, home: Mapping[str, str] | str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """`__getattr__` and `__dir__` of a package whose names are imported at their first use.
+
+    `home` is the module of each name, or one module that has all of them and whose names begin with a capital.
+    """
+
+    def find(name: str) -> Any:
+        module = home.get(name) if isinstance(home, Mapping) else home if name[:1].isupper() else None
+        if module is None:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        return getattr(import_module(module), name)
+
+    def names() -> list[str]:
+        known = home if isinstance(home, Mapping) else vars(import_module(home))
+        return sorted({*vars(sys.modules[package]), *known})
+
+    return find, names
 
 
 def alias(room: str) -> None:
