@@ -8,9 +8,9 @@
 Names are imported on first use, so that commands answer `--help` without loading torch.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from streamscope.aliases import alias
+from streamscope.aliases import alias, lazy
 
 if TYPE_CHECKING:
     from streamscope.cli.errors import InputError
@@ -21,25 +21,11 @@ if TYPE_CHECKING:
     from streamscope.models.make import build
     from streamscope.models.transformer import StreamTransformer
 
-_HOME = {
-    "build": "models.make", "Query": "models.hooks", "edit": "models.hooks", "run": "models.hooks",
-    "load": "models.checkpoint", "ModelConfig": "models.config", "InputError": "cli.errors",
-    "preset": "models.config.presets", "StreamTransformer": "models.transformer",
-}  # fmt: skip
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module 'models' has no attribute {name!r}")
-    import importlib
-
-    return getattr(importlib.import_module(f"streamscope.{_HOME[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOME})
-
-
 __all__ = ["InputError", "ModelConfig", "Query", "StreamTransformer", "build", "edit", "load", "preset", "run"]
-
+__getattr__, __dir__ = lazy(__name__, {
+    **dict.fromkeys(("Query", "edit", "run"), "streamscope.models.hooks"),
+    "InputError": "streamscope.cli.errors", "ModelConfig": "streamscope.models.config",
+    "StreamTransformer": "streamscope.models.transformer", "build": "streamscope.models.make",
+    "load": "streamscope.models.checkpoint", "preset": "streamscope.models.config.presets",
+})  # fmt: skip
 alias(__name__)

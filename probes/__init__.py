@@ -5,26 +5,12 @@
 `listed` has every instrument of this package; they are imported at the first use of one.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from streamscope.aliases import alias
+from streamscope.aliases import alias, lazy
 
 if TYPE_CHECKING:
     from streamscope.probes.listed import *  # noqa: F403
 
-
-def __getattr__(name: str) -> Any:
-    if not name[:1].isupper():
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from streamscope.probes import listed
-
-    return getattr(listed, name)
-
-
-def __dir__() -> list[str]:
-    from streamscope.probes import listed
-
-    return sorted({*globals(), *vars(listed)})
-
-
+__getattr__, __dir__ = lazy(__name__, "streamscope.probes.listed")
 alias(__name__)

@@ -32,11 +32,13 @@ if (_CLONE / "pyproject.toml").is_file() and (_CLONE / "models" / "__init__.py")
 
 from streamscope import aliases as aliases  # noqa: E402  # with the path that it needs
 
-_HOME = {
-    **dict.fromkeys(("Documents", "Labels", "Prompts", "Sets", "Tasks", "Text", "Tokens"), "instruments.data"),
-    "InputError": "cli.errors", "Result": "instruments.result", "load": "models.checkpoint", "build": "models.make",
-}  # fmt: skip
-"""Name -> the module that defines it."""
+_find, __dir__ = aliases.lazy(__name__, {
+    **dict.fromkeys(
+        ("Documents", "Labels", "Prompts", "Sets", "Tasks", "Text", "Tokens"), "streamscope.instruments.data"
+    ),
+    "InputError": "streamscope.cli.errors", "Result": "streamscope.instruments.result",
+    "load": "streamscope.models.checkpoint", "build": "streamscope.models.make",
+})  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
@@ -44,12 +46,4 @@ def __getattr__(name: str) -> Any:
         from streamscope.cli.provenance import version
 
         return version()
-    if name not in _HOME:
-        raise AttributeError(f"module 'streamscope' has no attribute {name!r}")
-    from importlib import import_module
-
-    return getattr(import_module(f"streamscope.{_HOME[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOME})
+    return _find(name)

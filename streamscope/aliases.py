@@ -1,15 +1,16 @@
 """Where the rooms lie, and their short names in a clone: `models.x` is the same module as `streamscope.models.x`.
 
 Without this, what is imported under both names would exist twice: `isinstance` and `except InputError` would miss. Each
-room's `__init__` ends with `alias(__name__)`.
+room's `__init__` ends with `alias(__name__)`. Its names are imported at their first use (`lazy`).
 
 A package that has a `main` is a command: `python -m probes.pds` runs it.
 """
 
 import sys
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import find_spec
 from pathlib import Path
 from types import CodeType, ModuleType
@@ -20,20 +21,13 @@ BARE: dict[str, ModuleType] = {}
 """Packages of others that were imported without their `__init__` (`models.interop.transformer_lens_core`)."""
 
 
-class _Init(SourceFileLoader):
-    """Runs the `__init__` of a bare package in the module that already exists."""
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        return BARE.pop(spec.name)
-
-
 class _Finder(MetaPathFinder, Loader):
     """Hands out the module of the long name for the short one, and the `__main__` of a package that has a `main`."""
 
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         if fullname in BARE and (spec := PathFinder.find_spec(fullname, path)) is not None:
-            spec.loader = _Init(fullname, str(spec.origin))
-            return spec
+            spec.loader.create_module = lambda spec: BARE.pop(spec.name)  # type: ignore[union-attr, method-assign]
+            return spec  # its `__init__` runs in the module that already exists
         room = fullname.partition(".")[0]
         package, _, last = fullname.rpartition(".")
         if room not in {"streamscope", *_ROOMS}:
@@ -70,6 +64,25 @@ def folder_of(room: str) -> Path:
     """The folder of a room or of `datasets`, in a clone at its top, installed inside streamscope."""
     inside, *clone = [*map(Path, sys.modules["streamscope"].__path__)]
     return inside / room if (inside / room).is_dir() or not clone else clone[0] / room
+
+
+def lazy(package: str, home: Mapping[str, str] | str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """`__getattr__` and `__dir__` of a package whose names are imported at their first use.
+
+    `home` is the module of each name, or one module that has all of them and whose names begin with a capital.
+    """
+
+    def find(name: str) -> Any:
+        module = home.get(name) if isinstance(home, Mapping) else home if name[:1].isupper() else None
+        if module is None:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        return getattr(import_module(module), name)
+
+    def names() -> list[str]:
+        known = home if isinstance(home, Mapping) else vars(import_module(home))
+        return sorted({*vars(sys.modules[package]), *known})
+
+    return find, names
 
 
 def alias(room: str) -> None:

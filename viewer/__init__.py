@@ -8,20 +8,12 @@ notebook (`widget`). All ask an engine for the same outputs: a graph that is exp
 (`export`), or that forward pass itself (`engine`).
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from streamscope.aliases import alias
+from streamscope.aliases import alias, lazy
 
 if TYPE_CHECKING:
     from streamscope.viewer.widget import View as View
 
-
-def __getattr__(name: str) -> Any:
-    if name != "View":
-        raise AttributeError(f"module 'viewer' has no attribute {name!r}")
-    from streamscope.viewer.widget import View
-
-    return View
-
-
+__getattr__, __dir__ = lazy(__name__, {"View": "streamscope.viewer.widget"})
 alias(__name__)

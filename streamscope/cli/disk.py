@@ -128,14 +128,10 @@ def parse(
 
 def read_bytes(path: Path, missing: str = "check the path") -> bytes:
     """Read a file; `InputError` if it is missing, unreadable or not a regular file."""
-    try:
+    with reading(path, missing):
         if path.exists() and not path.is_file():
             raise InputError(f"{path} is not a file; {missing}")
         return path.read_bytes()
-    except FileNotFoundError:
-        raise InputError(f"{path} is missing: {missing}") from None
-    except (OSError, ValueError) as error:  # ValueError: a null character in the name
-        raise InputError(f"{path}: {getattr(error, 'strerror', None) or error}; {missing}") from None
 
 
 def sha256(path: Path) -> str:

@@ -32,9 +32,10 @@ def reading(path: object, remedy: str = "restore the file, or check the path") -
         if str(path) in str(error):
             raise
         raise InputError(f"{path}: {error}") from error
+    except FileNotFoundError as error:
+        raise InputError(f"{path} is missing: {remedy}") from error
     except Exception as error:
         words = f"it lacks {error}" if isinstance(error, KeyError) else getattr(error, "strerror", None) or str(error)
-        words = "No such file or directory" if isinstance(error, FileNotFoundError) else words
         words = " ".join(re.sub(r"\x1b\[[\d;]*m", "", words).split()) or type(error).__name__
         raise InputError(f"{path} cannot be read ({words[:200]}); {remedy}") from error
 

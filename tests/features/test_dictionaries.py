@@ -330,7 +330,7 @@ STANDARD = {"architecture": "standard"}
         ({"architecture": "topk"}, {}, "names no k"),
         ({"architecture": "jumprelu_transcoder"}, {}, "has no threshold, which jumprelu_transcoder needs"),
         ({"architecture": "batchtopk", "k": 4}, {}, "has no threshold"),
-        (None, {}, r"cfg\.json cannot be read \(No such file or directory\); give a folder"),
+        (None, {}, r"cfg\.json is missing: give a folder"),
         # SAELens' fine-tuned dictionaries multiply latents by a factor, which is all ones in the others
         (STANDARD, {"scaling_factor": torch.full((16,), 2.0)}, "scaling_factor is not read: give a dictionary without"),
         (STANDARD, {"scaling_factor": torch.ones(16)}, ""),

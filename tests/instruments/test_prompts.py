@@ -170,7 +170,7 @@ def test_a_bad_line_is_named(tmp_path: Path, line: str, message: str) -> None:
         ("none/such.jsonl", None, "is no file; give one of coreference, competing, stories"),
         ("winobia:x", None, "unknown format of a prompt suite 'winobia': did you mean winobias"),
         ("competing.jsnl", None, "^unknown prompt suite 'competing.jsnl': did you mean competing"),
-        ("winobias:no-such-file", None, "no-such-file cannot be read .No such file"),
+        ("winobias:no-such-file", None, "no-such-file is missing: "),
         ("competing", 5, "n and seed belong to the generated suite"),
         ("stories", 0, "at least 1 pair, not 0"),
     ],
@@ -196,7 +196,7 @@ def test_a_wrong_name_of_an_own_file_gets_the_near_ones(
         *((read, name, f"{name}.*{near}") for read in (load_suite, task, read_set)
           for name in ("my_pair.jsonl", "my_pairs.json", "my_pairs")),
         (load_suite, tmp_path / "my_piars.jsonl", f"did you mean {own}"),
-        (task, "blimp:my_pair", rf"my_pair cannot be read .*; {near}"),
+        (task, "blimp:my_pair", rf"my_pair is missing: {near}"),
         (task, "blmp:my_pairs.jsonl", r"unknown format of a task 'blmp': did you mean blimp"),
         *((edit_file, spec, r"does not exist; did you mean changes.py\?$") for spec in ("change.py:f", "change.json")),
         (load_suite, "xyz.jsonl", "xyz.jsonl is no file; give one of"),

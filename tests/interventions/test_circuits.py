@@ -786,7 +786,7 @@ def test_the_instrument_takes_latents_and_refuses_what_is_no_part_of_the_graph(t
         f"{tmp_path / 'across'}:1": r"circuits take latents of blocks\.L\.hook_mlp_out",
         f"{tmp_path / 'd'}:40": "name some of its latents, 0 to 39",
         f"{tmp_path / 'd'}": "name latents of the dictionary",
-        f"{tmp_path}:1": "cfg.json cannot be read",
+        f"{tmp_path}:1": "cfg.json is missing",
     }
     for wrong, line in cases.items():
         with pytest.raises(InputError, match=line):

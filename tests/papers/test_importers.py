@@ -418,7 +418,7 @@ def test_what_is_no_dictionary_of_weights(tmp_path: Path) -> None:
         for damaged in (whole[: len(whole) // 2], b"", b"no"):
             path.write_bytes(damaged)
             assert path.name in refused(path, "hdpl")
-    assert "No such file" in refused(tmp_path / "gone.pt", "hdpl")
+    assert "is missing: " in refused(tmp_path / "gone.pt", "hdpl")
 
 
 # ---- single layers: SPEC §2.1, §2.2, §2.4 --------------------------------------------------------

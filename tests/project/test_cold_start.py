@@ -65,14 +65,14 @@ token_effects --modes no.parquet | no.parquet does not exist
 features.card no.parquet | no.parquet does not exist
 pds --n 5 | n and seed belong to the generated suites
 pds --suite coreferrence | did you mean coreference
-pds --suite winobias:no.txt | no.txt cannot be read
+pds --suite winobias:no.txt | no.txt is missing:
 pds --reference no/run | no/run is not a run folder
 suppress --rank-on no.jsonl | no.jsonl
 circuits --task no.jsonl | no.jsonl
 ablation_effects --tasks gendre | did you mean gender
 ablate --data no.txt | no.txt is not an existing file
 features.extract --data no.txt | no.txt is not an existing file
-directions --a no.txt | no.txt cannot be read
+directions --a no.txt | no.txt is missing:
 steer --direction no.safetensors | no.safetensors is not a file of directions
 abliterate --direction no.safetensors | no.safetensors is not a file of directions
 ablate no/run | no/run is not a run folder

@@ -181,13 +181,13 @@ def test_wrong_dictionaries_are_refused_in_one_line(tmp_path: Path) -> None:
     write_dictionary_of(tmp_path / "sum", model, "blocks.3.hook_resid_post")
     for run, folder, line in (
         ("stories/std-t", tmp_path / "d", "this dictionary was trained on other weights"),
-        ("stories/lfa", tmp_path, "cfg.json cannot be read"),
+        ("stories/lfa", tmp_path, "cfg.json is missing"),
         ("stories/lfa", tmp_path / "sum", "blocks.3.hook_resid_post only shows the sum of the streams"),
         ("stories/lfa@all", tmp_path / "d", "dictionaries belong to the weights of one step"),
     ):
         with refused(line):
             main([run, "--dictionary", str(folder)])
-    with refused("cfg.json cannot be read"):
+    with refused("cfg.json is missing"):
         edits_of({"latents": {str(tmp_path): [1]}}, model)
 
 
