@@ -61,7 +61,7 @@ ZERO = "the denominator is 0 in some resamples"
 NOWHERE = "no unit is in all cells of this contrast"
 NUMBERS = ("value", "sd", "low", "high", "p", "p_holm")
 TESTED = ("low", "high", "p", "p_holm")
-MOST_NUMBERS = 10_000_000  # contrasts × units that are estimated at once
+MOST_NUMBERS = 2_000_000  # contrasts × units that are estimated at once
 
 
 @dataclass(frozen=True, kw_only=True)
