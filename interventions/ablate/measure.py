@@ -111,7 +111,7 @@ def observe(options: Ablate, model: Any, data: Opened, progress: Progress) -> In
             sweeps[measure] = sweep, f"{name} on {opened.title()}{scored}; {measure}, "
     for measure, (sweep, title) in sweeps.items():
         no_effect = partial(controls.inert_reason, measure, "all", n_layers=model.config.n_layers)
-        measurements.contrasts[measure] = contrasts_of(sweep, measure, no_effect)
+        measurements.contrasts[measure] = contrasts_of(sweep, measure, no_effect if measure == "sps" else None)
         n = max([len(sets) for _, _, sets in sweep.cells])
         drawn = f"control: {n} other sets of as many heads" if n else "no controls"
         measurements.about["title"][measure] = f"{title}{options.method} ablation; {drawn}{note}"

@@ -21,9 +21,8 @@ from streamscope.instruments.observations import Observations
 from streamscope.instruments.prompts import load_suite
 from streamscope.instruments.prompts.alignment import align
 from streamscope.instruments.result import Result
-from streamscope.instruments.stats.estimators import read_clusters
+from streamscope.instruments.stats.estimators import read_clusters, wilson
 from streamscope.instruments.stats.held_out import halves
-from streamscope.instruments.stats.proportions import wilson
 from streamscope.models.checkpoint import load, run_folder
 from streamscope.models.training.run import read_metrics
 from streamscope.papers.demo import Options

@@ -42,10 +42,11 @@ from streamscope.instruments.stats.estimators import (
     holm,
     inside,
     read_clusters,
+    score_p,
     statistic_interval,
     t_quantile,
+    wilson,
 )
-from streamscope.instruments.stats.proportions import score_p, wilson
 
 Reasons = dict[tuple[int, str], str]  # (row, column) -> why that cell of a table has no value
 
@@ -60,7 +61,7 @@ ZERO = "the denominator is 0 in some resamples"
 NOWHERE = "no unit is in all cells of this contrast"
 NUMBERS = ("value", "sd", "low", "high", "p", "p_holm")
 TESTED = ("low", "high", "p", "p_holm")
-MOST_NUMBERS = 10_000_000  # contrasts × units that are estimated at once
+MOST_NUMBERS = 2_000_000  # contrasts × units that are estimated at once
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +80,7 @@ class Measure:
     """With a factor of 100 and a shift of −100 a ratio to a baseline is a percentage of change."""
     kind: Literal["ratio", "share"] = "ratio"
     """A share counts hits (0 or 1) among units of size 1: the interval of one cell is Wilson's, never outside 0 and 1
-    (`proportions.wilson`), and there also where all or none hit; its p is the score test's."""
+    (`estimators.wilson`), and there also where all or none hit; its p is the score test's."""
     inflation: float = 1.0
     """Factor by which the variance exceeds that of independent units. It is above 1 for cross-validated hits, because
     folds share training data (`probes.linear`)."""

@@ -18,6 +18,7 @@ import weakref
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from html import escape
 from itertools import chain
 from pathlib import Path
@@ -270,7 +271,7 @@ class Table:
             justify: Any = "right" if column.format else "left"
             grid.add_column(Text(visible(column.title)), justify=justify, overflow="fold")
         for row in rows:
-            grid.add_row(*[Text(visible(text, keep="\n")) for text in row])
+            grid.add_row(*map(Text, map(partial(visible, keep="\n"), row)))
         if grid.__rich_measure__(terminal, terminal.options.update(width=10_000)).maximum > width:
             for column, grid_column in zip(columns, grid.columns, strict=True):
                 texts = [*map(str, grid_column.cells)]

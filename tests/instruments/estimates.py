@@ -7,8 +7,7 @@ import pandas as pd
 from scipy import stats
 
 from streamscope.instruments.observations import Contrast, Measure, Observations, estimate
-from streamscope.instruments.stats.estimators import Shared, degrees_of_freedom, ratio_and_error, read_clusters
-from streamscope.instruments.stats.proportions import wilson
+from streamscope.instruments.stats.estimators import Shared, degrees_of_freedom, ratio_and_error, read_clusters, wilson
 
 NATS = Measure(name="loss", unit="nats/token", resolution=1e-6)
 

@@ -27,7 +27,7 @@ from streamscope.instruments.stats.estimators import (
     sign_flip,
     statistic_interval,
 )
-from streamscope.instruments.stats.proportions import paired_proportions
+from streamscope.instruments.stats.held_out import paired_proportions
 from tests.instruments.estimates import clustered_t, mean, proportion
 
 RNG = np.random.default_rng(0)

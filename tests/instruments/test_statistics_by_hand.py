@@ -6,9 +6,15 @@ import pytest
 from scipy import stats
 
 from streamscope.cli.errors import InputError
-from streamscope.instruments.stats.estimators import cluster_totals, read_clusters, sign_flip
-from streamscope.instruments.stats.held_out import CHOSEN, RULES, deal, halves, held_out
-from streamscope.instruments.stats.proportions import effective_n, paired_proportions, score_p, wilson
+from streamscope.instruments.stats.estimators import (
+    cluster_totals,
+    effective_n,
+    read_clusters,
+    score_p,
+    sign_flip,
+    wilson,
+)
+from streamscope.instruments.stats.held_out import CHOSEN, RULES, deal, halves, held_out, paired_proportions
 from streamscope.probes.linear.measure import dealt
 from tests.instruments.estimates import proportion
 

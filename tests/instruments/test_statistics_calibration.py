@@ -27,8 +27,7 @@ from streamscope.instruments.stats.estimators import (
     d_of_totals,
     read_clusters,
 )
-from streamscope.instruments.stats.held_out import CHOSEN, SIGNED, best_head_held_out, held_out
-from streamscope.instruments.stats.proportions import paired_proportions
+from streamscope.instruments.stats.held_out import CHOSEN, SIGNED, best_head_held_out, held_out, paired_proportions
 from streamscope.models.hooks import Captures
 from streamscope.probes.linear.measure import GAINS, HITS, SHARED, dealt
 from streamscope.probes.specialization.measure import Sums

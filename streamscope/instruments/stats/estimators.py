@@ -28,11 +28,12 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
-from scipy.special import expit, ndtr, stdtrit
+from scipy.special import expit, ndtr, ndtri, stdtrit
 
 from streamscope.cli.errors import InputError
 
 CONFIDENCE = 0.95  # of every interval
+Z = float(ndtri(0.5 + CONFIDENCE / 2))
 BOOTSTRAP_CLUSTERS = 8  # below this no bootstrap interval of d held 93 % in simulation
 EVEN = 0.8  # clusters are about equal in size where (Σw)²/Σw² is at least this share of their number
 _BATCH_CELLS = 2_000_000  # resampled numbers in memory at once
@@ -239,6 +240,50 @@ def inside(ends: np.ndarray, value: np.ndarray, half: np.ndarray, limits: tuple[
             moved = b - above * np.exp(-steps) if np.isfinite(b) else value + sides
     moved = np.where((a < value) & (value < b), moved, np.clip(value + sides, a, b))
     return np.where((ends >= a) & (ends <= b), ends, moved)
+
+
+def wilson(hits: np.ndarray, clusters: Clusters | None, inflation: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
+    """Wilson's 95 % intervals of shares of hits (0 or 1) [..., cases]; None: every case is a cluster.
+
+    p = k/n; the interval is {π : |p − π| ≤ z sqrt(π(1−π)/n)}, never outside [0, 1], never of width 0. Clusters: n is
+    replaced by the effective n* = p(1−p)/SE² · (z/t_df)², SE of the ratio estimator, at most n (Korn & Graubard
+    1998, with Wilson for Clopper-Pearson); n* = D where all or no cases hit. With `inflation` n or n* is divided by it
+    (`observations.Measure`).
+    """
+    n = _worth(hits, clusters) / inflation
+    p, z2 = hits.mean(-1), Z**2
+    centre, half = p + z2 / (2 * n), np.sqrt(z2 * (p * (1 - p) / n + z2 / (4 * n**2)))
+    return np.maximum(0.0, (centre - half) / (1 + z2 / n)), np.minimum(1.0, (centre + half) / (1 + z2 / n))
+
+
+def score_p(
+    hits: np.ndarray, null: np.ndarray | float, clusters: Clusters | None, inflation: float = 1.0
+) -> np.ndarray:
+    """p that shares of hits [..., cases] are `null`: 2 Φ(−|p − π| / sqrt(π(1−π)/n*)), below .05 where π is outside
+    `wilson`.
+
+    1 where π is 0 or 1.
+    """
+    error = np.sqrt(null * (1 - null) * inflation / _worth(hits, clusters))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(error == 0, 1.0, 2 * ndtr(-np.abs(hits.mean(-1) - null) / error))
+
+
+def _worth(hits: np.ndarray, clusters: Clusters | None) -> np.ndarray:
+    """n, or n* of clusters."""
+    if clusters is None:
+        return np.asarray(hits.shape[-1], float)
+    return effective_n(*cluster_totals(hits, clusters.codes), clusters)
+
+
+def effective_n(totals: np.ndarray, counts: np.ndarray, clusters: Clusters | None = None) -> np.ndarray:
+    """Independent cases worth as much as clusters of hits [..., clusters]: p(1−p)/SE² · (z/t)², from 1 to Σ counts."""
+    shared, d = (None, len(counts)) if clusters is None else (clusters.shared, clusters.count)
+    share, error = ratio_and_error(totals, counts, shared)
+    spread, ratio_zt = share * (1 - share), Z / t_quantile(degrees_of_freedom(counts, shared))
+    with np.errstate(invalid="ignore"):
+        worth = spread / np.maximum(error**2, spread / counts.sum()) * ratio_zt**2
+    return np.where(spread == 0, float(d), np.maximum(1.0, worth))
 
 
 def expanded_level(d: int) -> float:

@@ -4,15 +4,24 @@ Reads the table of `probes.coreference`: columns cluster, relation, layer, index
 one column of booleans per rule.
 """
 
+from collections import namedtuple
 from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
-from scipy.special import ndtr, ndtri
+from numpy.typing import ArrayLike
+from scipy.special import bdtr, ndtr, ndtri, stdtr
 
 from streamscope.cli.errors import InputError, unknown
-from streamscope.instruments.stats.estimators import read_clusters
-from streamscope.instruments.stats.proportions import paired_proportions
+from streamscope.instruments.stats.estimators import (
+    Z,
+    cluster_totals,
+    degrees_of_freedom,
+    ratio_and_error,
+    read_clusters,
+    sign_flip,
+    t_quantile,
+)
 
 RULES = ("recency", "first_mention", "longest")
 LEAST = 4  # fewest independent cases of which a half can choose a head
@@ -28,7 +37,7 @@ def held_out(table: pd.DataFrame, *, seed: int = 0) -> pd.DataFrame:
 
     Independent cases (pairs, texts) are split by `halves`, which the column `apart` describes; the best head has the
     largest Top-1, then the largest mean attention. Rows: half A → B, B → A, and both, where every case is scored by the
-    head that was chosen without it; each against the rules `RULES` on the same cases (`proportions.paired_proportions`:
+    head that was chosen without it; each against the rules `RULES` on the same cases (`paired_proportions`:
     McNemar's test, or its clustered forms). "Beats recency by 15 points" means difference_low ≥ 0.15. On both halves
     intervals are sqrt(`CHOSEN`) as wide and p is that of z / sqrt(`CHOSEN`).
     """
@@ -53,6 +62,51 @@ def held_out(table: pd.DataFrame, *, seed: int = 0) -> pd.DataFrame:
                 "clusters": result.clusters, "apart": separation,
             })  # fmt: skip
     return pd.DataFrame(records)
+
+
+ProportionDifference = namedtuple(
+    "ProportionDifference", ("n", "clusters", "share", "reference", "difference", "low", "high", "p")
+)
+"""Hits of one method minus hits of another on the same cases, as shares; p that they hit equally often."""
+
+
+def paired_proportions(
+    hits: ArrayLike, reference: ArrayLike, clusters: ArrayLike | None = None, *, resamples: int = 9999, seed: int = 0
+) -> ProportionDifference:
+    """Does a head hit more often than a rule (recency, chance's pick) on the same cases?
+
+    difference = (b − c)/n with b cases only this method hits, c only the reference. Without clusters: p of McNemar's
+    exact test, min(1, 2 P(Bin(b+c, ½) ≤ min(b, c))), conservative; adjusted Wald interval of Bonett & Price 2012,
+    British Journal of Mathematical and Statistical Psychology 65:430,
+    p12 − p21 ± z sqrt((p12 + p21 − (p12 − p21)²)/(n+2)) with p12 = (b+1)/(n+2), p21 = (c+1)/(n+2). With clusters
+    (several pronouns of one story): p of `estimators.sign_flip` on whole clusters, which is McNemar's test when
+    clusters hold one case; interval R ± t_df SE of the ratio estimator. With labels of several kinds (nouns that cases
+    share) signs cannot be flipped independently: p is t's of the ratio estimator, 1 where both hit the same cases.
+
+    low and high are NaN where clusters differ by the same, low, high and p with one cluster. "Beats the rule by at
+    least x points" holds when low ≥ x, not when the difference is x and p small. Choose the head on other cases.
+    """
+    x, y = np.asarray(hits, float), np.asarray(reference, float)
+    n = len(x)
+    b, c = int(((x == 1) & (y == 0)).sum()), int(((x == 0) & (y == 1)).sum())
+    difference, groups = (b - c) / n, n
+    low = high = p = float("nan")
+    if clusters is None:
+        p = min(1.0, 2 * float(bdtr(min(b, c), b + c, 0.5)))
+        p12, p21 = (b + 1) / (n + 2), (c + 1) / (n + 2)
+        centre, half = p12 - p21, Z * float(np.sqrt((p12 + p21 - (p12 - p21) ** 2) / (n + 2)))
+        low, high = max(-1.0, centre - half), min(1.0, centre + half)
+    elif (groups := (cluster_index := read_clusters(clusters, n)).count) > 1:
+        shared, (totals, counts) = cluster_index.shared, cluster_totals(x - y, cluster_index.codes)
+        error, df = float(ratio_and_error(totals, counts, shared)[1]), float(degrees_of_freedom(counts, shared))
+        if shared is None:
+            p = sign_flip(x - y, clusters, resamples=resamples, seed=seed)
+        else:
+            p = float(2 * stdtr(df, -abs(difference) / error)) if error > 0 else 1.0
+        if error != 0:
+            half = float(t_quantile(df)) * error
+            low, high = max(-1.0, difference - half), min(1.0, difference + half)
+    return ProportionDifference(n, groups, float(x.mean()), float(y.mean()), difference, low, high, p)
 
 
 def best_head_held_out(
