@@ -70,13 +70,14 @@ class OpenDocuments(Splittable):
     as `max_tokens` go: `documents()`.
     """
 
-    spec: Documents | Tokens
+    spec: Any
+    """`Documents` or `Tokens`."""
     shards: TokenShards
     n_ctx: int
     tokenizer: Any = None
 
     @property
-    def kind(self) -> type[Data]:  # type: ignore[override]
+    def kind(self) -> type[Data]:
         return Tokens if isinstance(self.spec, Tokens) else Documents
 
     @property
