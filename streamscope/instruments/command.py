@@ -229,7 +229,7 @@ class Job:
                 result = replace(result, about={**result.about, "edits": about_edits(self.edits)})
             if control is None:
                 return result
-            from streamscope.instruments.pool_results import compare
+            from streamscope.instruments.result import compare
 
             like = self.open(control, opened)
             return compare(result, instrument.run(like, progress_bar(f"{label}{title_of(control)}, control")))
@@ -276,7 +276,7 @@ def measure(instrument: "Instrument", data: Sequence[Any], options: Arguments, c
 def _measure(instrument: "Instrument", data: Sequence[Any], options: Arguments, command: Sequence[str]) -> None:
     """`measure` once it is known that nobody else writes there."""
     from streamscope.cli.provenance import pick_device, provenance
-    from streamscope.instruments.pool_results import pool_results
+    from streamscope.instruments.result import pool_results
     from streamscope.models.run_names import run_folder, runs_of
 
     if data and all(spec.alone for spec in data) and not options.run and options.control is None:
