@@ -16,8 +16,7 @@ from streamscope.aliases import folder_of
 from streamscope.cli.errors import InputError
 from streamscope.instruments.contract import Instrument, options_of
 from streamscope.instruments.figures.drawing import axis, draw, headline
-from streamscope.instruments.pool_results import compare
-from streamscope.instruments.result import Result
+from streamscope.instruments.result import Result, compare
 from streamscope.models.checkpoint import load
 
 Check = Callable[[type[Instrument], Result], Iterator[str]]

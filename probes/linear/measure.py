@@ -19,7 +19,7 @@ from streamscope.cli.user_code import latents_in
 from streamscope.instruments.contract import InstrumentData, Progress, say, title_of
 from streamscope.instruments.data import Labels, Opened
 from streamscope.instruments.observations import Contrast, Estimates, Measure, each, joined
-from streamscope.instruments.prompts.labelled import Example
+from streamscope.instruments.open_texts import Example
 from streamscope.instruments.table import Table, counts, key, number, quantity
 from streamscope.models.dictionaries import read_dictionary
 from streamscope.models.hooks import Captures, Query, layer_of, match, row_of, run

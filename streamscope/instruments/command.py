@@ -222,7 +222,7 @@ class Job:
             result = replace(result, about={**result.about, **about})
             if not controls:
                 return result
-            from streamscope.instruments.pool_results import compare
+            from streamscope.instruments.result import compare
 
             like = instrument.open(controls[0], *self.data, like=opened)
             like.work = self.work and self.work / f"{self.task}-control"
@@ -274,7 +274,7 @@ def _measure(
 ) -> None:
     """`measure` once it is known that nobody else writes there; `parts` keeps results until all are there."""
     from streamscope.cli.provenance import pick_device, provenance
-    from streamscope.instruments.pool_results import pool_results
+    from streamscope.instruments.result import pool_results
     from streamscope.models.run_names import run_folder, runs_of
 
     if data and all(map(attrgetter("alone"), data)) and not options.run and options.control is None:

@@ -70,13 +70,14 @@ class OpenDocuments(Splittable):
     as `max_tokens` go: `documents()`.
     """
 
-    spec: Documents | Tokens
+    spec: Any
+    """`Documents` or `Tokens`."""
     shards: TokenShards
     n_ctx: int
     tokenizer: Any = None
 
     @property
-    def kind(self) -> type[Data]:  # type: ignore[override]
+    def kind(self) -> type[Data]:
         return Tokens if isinstance(self.spec, Tokens) else Documents
 
     @property
@@ -299,12 +300,10 @@ def open_data(spec: Data, model: Any, like: Any = None) -> Any:
             from streamscope.instruments.prompts.tasks import open_tasks
 
             return open_tasks(spec, model)
-        case Labels():
-            from streamscope.instruments.prompts.labelled import open_labels
+        case Text() | Sets() | Labels():
+            from streamscope.instruments.open_texts import open_labels, open_sets, open_text
 
-            return open_labels(spec, model)
-        case Text() | Sets():
-            from streamscope.instruments.open_texts import open_sets, open_text
-
+            if isinstance(spec, Labels):
+                return open_labels(spec, model)
             return open_text(spec, model) if isinstance(spec, Text) else open_sets(spec, model)
     raise NotImplementedError

@@ -12,9 +12,8 @@ from plotly.colors import sample_colorscale, unlabel_rgb
 from streamscope.instruments.data import Prompts
 from streamscope.instruments.figures import Curve, HeadMap, Histogram, Intervals, Matrix, Points, Scatter
 from streamscope.instruments.figures.drawing import draw, scale
-from streamscope.instruments.pool_results import compare
 from streamscope.instruments.registry import discover
-from streamscope.instruments.result import Result
+from streamscope.instruments.result import Result, compare
 from streamscope.instruments.table import HEAD, Column, Table, key
 from streamscope.models import load
 from streamscope.probes.pds import Pds

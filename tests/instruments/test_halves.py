@@ -15,10 +15,10 @@ from streamscope.cli.errors import InputError
 from streamscope.instruments.data import Data, Documents, Labels, Prompts, Sets, Tasks, Text, Tokens
 from streamscope.instruments.observations import each, estimate
 from streamscope.instruments.open_data import open_data
-from streamscope.instruments.pool_results import compare
 from streamscope.instruments.prompts.alignment import OpenPrompts, given_prompts
 from streamscope.instruments.prompts.suite import units
 from streamscope.instruments.prompts.tasks import OpenTasks
+from streamscope.instruments.result import compare
 from streamscope.instruments.stats.held_out import unit_of
 from streamscope.interventions.ablate import Ablate
 from streamscope.models.checkpoint import load

@@ -11,11 +11,10 @@ import pandas as pd
 import pytest
 
 from streamscope.cli.errors import InputError
-from streamscope.instruments import pool_results as module
+from streamscope.instruments import result as module
 from streamscope.instruments.figures import HeadMap
 from streamscope.instruments.observations import Contrast, Measure, Observations, estimate
-from streamscope.instruments.pool_results import compare, pool_results
-from streamscope.instruments.result import Result
+from streamscope.instruments.result import Result, compare, pool_results
 from streamscope.instruments.table import Column, LongTable, Table, counts, described, key, quantity
 
 UNITS = pd.DataFrame({"unit": list("abcd"), "cluster": list("abcd")})

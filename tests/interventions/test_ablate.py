@@ -21,9 +21,8 @@ from streamscope.instruments.figures import Matrix
 from streamscope.instruments.figures.drawing import draw
 from streamscope.instruments.observations import estimate
 from streamscope.instruments.open_data import OpenDocuments
-from streamscope.instruments.pool_results import pool_results
 from streamscope.instruments.prompts.alignment import align, given_prompts
-from streamscope.instruments.result import Result
+from streamscope.instruments.result import Result, pool_results
 from streamscope.instruments.table import Table, key, number
 from streamscope.interventions import Amplify, Latents, observe
 from streamscope.interventions.ablate import Ablate, main

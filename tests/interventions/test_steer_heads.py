@@ -15,9 +15,8 @@ import streamscope.models
 from streamscope.cli.errors import InputError
 from streamscope.instruments.data import Documents
 from streamscope.instruments.observations import Measure, Observations
-from streamscope.instruments.pool_results import compare
 from streamscope.instruments.prompts.tasks import OpenTasks, token_task
-from streamscope.instruments.result import Result
+from streamscope.instruments.result import Result, compare
 from streamscope.instruments.table import Table, with_reasons
 from streamscope.interventions import Ablate, SteerHeads
 from streamscope.interventions.edits import scale_heads

@@ -97,7 +97,7 @@ def test_the_passage_shown_is_the_median_one() -> None:
 def test_head_and_passage_are_chosen_on_different_halves_of_the_cases() -> None:
     """By the rows of the probes on a trained model; of two runs those of the first."""
     from streamscope.instruments.data import Prompts
-    from streamscope.instruments.pool_results import pool_results
+    from streamscope.instruments.result import pool_results
     from streamscope.instruments.stats.held_out import halves
     from streamscope.models import load
     from streamscope.papers.demo.report import choose

@@ -14,7 +14,7 @@ from sklearn.model_selection import StratifiedGroupKFold
 
 from streamscope import Labels, build, load
 from streamscope.instruments.open_data import open_data
-from streamscope.instruments.prompts.labelled import Example, OpenLabels, position_examples, story_examples
+from streamscope.instruments.open_texts import Example, OpenLabels, position_examples, story_examples
 from streamscope.instruments.table import Table
 from streamscope.models.dictionaries import Dictionary, write_dictionary
 from streamscope.models.hooks import Captures, Query, capture

@@ -127,7 +127,7 @@ BESIDE = {
     "probes/head_groups/measure.py": {"scipy.optimize"},  # to match heads with roles; 0.4 seconds
     "streamscope/instruments/open_data.py": {  # of other kinds than documents
         "streamscope.instruments.open_texts", "streamscope.instruments.prompts.alignment",
-        "streamscope.instruments.prompts.labelled", "streamscope.instruments.prompts.tasks",
+        "streamscope.instruments.prompts.tasks",
     },
     "streamscope/instruments/stats/estimators.py": {"scipy"},  # of the bootstrap; 1 second
     "streamscope/instruments/stats/held_out.py": {"scipy.sparse", "scipy.sparse.csgraph"},

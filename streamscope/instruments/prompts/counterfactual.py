@@ -9,7 +9,7 @@ next to it says what each suite asks, where it comes from and where it fails.
 
 import json
 import tomllib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, lru_cache, partial
 from pathlib import Path
 from random import Random
@@ -22,6 +22,8 @@ from streamscope.instruments.prompts.suite import Prompt, Suite, check_space, la
 
 MOST = 2000  # repetitions in a row after which no new prompt is expected
 Spans = dict[str, tuple[int, int]]
+Words = Mapping[str, Any]
+"""The templates of a suite, and the words that fill them."""
 
 
 @cache
@@ -71,9 +73,8 @@ def _listed(
     yield _row(sentence, slots, corrupt, roles, [f" {target}"], [f" {rival}"], of_both)
 
 
-def _ioi(rng: Random, other_names: bool) -> Iterator[dict[str, Any]]:
+def _ioi(rng: Random, data: Words, other_names: bool = False) -> Iterator[dict[str, Any]]:
     """Indirect object identification (Wang et al. 2022): both orders of two names, of which one is repeated."""
-    data = templates()["ioi"]
     target, rival, *more = rng.sample(every_name(), 5)
     sentence, place, thing = (rng.choice(data[kind]) for kind in ("sentences", "places", "things"))
     words = {"target": target, "competitor": rival, "frame": sentence}
@@ -84,9 +85,8 @@ def _ioi(rng: Random, other_names: bool) -> Iterator[dict[str, Any]]:
         yield _row(sentence, slots, corrupt, roles, [f" {target}"], [f" {rival}"], words, order=order)
 
 
-def _greater_than(rng: Random) -> Iterator[dict[str, Any]]:
+def _greater_than(rng: Random, data: Words) -> Iterator[dict[str, Any]]:
     """A span of years ends after it begins (Hanna et al. 2023); the corrupted one begins in the year 01."""
-    data = templates()["greater-than"]
     sentence, event, century = (rng.choice(data[kind]) for kind in ("sentences", "events", "centuries"))
     year, years = rng.randrange(2, 99), [f"{year:02d}" for year in range(100)]
     slots = {"event": event, "year": f"{century}{years[year]}", "century": str(century)}
@@ -94,16 +94,15 @@ def _greater_than(rng: Random) -> Iterator[dict[str, Any]]:
     yield _row(sentence, slots, corrupt, {"target": "year"}, years[year + 1 :], years[:year], words)
 
 
-def _induction(rng: Random) -> Iterator[dict[str, Any]]:
+def _induction(rng: Random, data: Words) -> Iterator[dict[str, Any]]:
     """A repeated list of names: the answer is the name that came next before. The corrupted list has another there."""
     names = rng.sample(every_name(), 6)
-    sentence, n = rng.choice(templates()["induction"]["sentences"]), rng.randrange(1, 5)
+    sentence, n = rng.choice(data["sentences"]), rng.randrange(1, 5)
     return _listed(sentence, " ", names, n, again=" ".join(names[:n]))
 
 
-def _agreement(rng: Random) -> Iterator[dict[str, Any]]:
+def _agreement(rng: Random, data: Words) -> Iterator[dict[str, Any]]:
     """A verb agrees with its subject, whatever noun stands between (Linzen et al. 2016); in both numbers."""
-    data = templates()["agreement"]
     subject, other_noun = rng.sample(data["nouns"], 2)
     sentence, where, number = rng.choice(data["sentences"]), rng.choice(data["places"]), rng.randrange(2)
     words = {"subject": subject[0], "other": other_noun[0]}
@@ -114,19 +113,17 @@ def _agreement(rng: Random) -> Iterator[dict[str, Any]]:
         yield _row(sentence, slots, corrupt, roles, answers[right], answers[wrong], words, relation=relation)
 
 
-def _capitals(rng: Random) -> Iterator[dict[str, Any]]:
+def _capitals(rng: Random, data: Words) -> Iterator[dict[str, Any]]:
     """The capital of a country; the corrupted prompt names another one."""
-    data = templates()["capitals"]
     (country, city), (other_country, foil) = rng.sample(data["cities"], 2)
     sentence, words = rng.choice(data["sentences"]), {"country": country, "other": other_country}
     slots, corrupt, roles = {"country": country}, {"country": other_country}, {"target": "country"}
     yield _row(sentence, slots, corrupt, roles, [f" {city}"], [f" {foil}"], words)
 
 
-def _pronouns(rng: Random) -> Iterator[dict[str, Any]]:
+def _pronouns(rng: Random, data: Words) -> Iterator[dict[str, Any]]:
     """The pronoun of a name, of either gender; the corrupted prompt has a name of the other gender."""
-    data, names = templates()["pronouns"], templates()["names"]
-    sentence, genders = rng.choice(data["sentences"]), ("female", "male")
+    names, sentence, genders = templates()["names"], rng.choice(data["sentences"]), ("female", "male")
     words = {gender: rng.choice(names[gender]) for gender in genders}
     for gender, other in (genders, genders[::-1]):
         answers, foils = (data["answers"][genders.index(name)] for name in (gender, other))
@@ -134,22 +131,21 @@ def _pronouns(rng: Random) -> Iterator[dict[str, Any]]:
         yield _row(sentence, slots, corrupt, {"target": "name"}, answers, foils, words, relation=gender)
 
 
-def _docstring(rng: Random) -> Iterator[dict[str, Any]]:
+def _docstring(rng: Random, data: Words) -> Iterator[dict[str, Any]]:
     """A list of names, then a sentence about each in the same order (the docstring task of Heimersheim & Janiak 2023).
 
     The answer is the name that comes next in the list. The corrupted list has another there.
     """
-    data, n = templates()["docstring"], rng.randrange(1, 5)
-    names = rng.sample(every_name(), 6)
+    n, names = rng.randrange(1, 5), rng.sample(every_name(), 6)
     opening, row = rng.choice(data["openings"]), rng.choice(data["rows"])
     things = rng.sample(templates()["ioi"]["things"], n)
     rows = [fill(row, name=name, thing=thing)[0] for name, thing in zip(names, things, strict=False)]
     return _listed(opening, ", ", names, n, " ".join(["", *rows, row.partition(" {name}")[0]]))
 
 
-def _name_copying(rng: Random) -> Iterator[dict[str, Any]]:
+def _name_copying(rng: Random, data: Words) -> Iterator[dict[str, Any]]:
     """The only name of a text comes again; the corrupted text has another name of the same gender. Either way."""
-    sentence = rng.choice(templates()["name-copying"]["sentences"])
+    sentence = rng.choice(data["sentences"])
     names = rng.sample(templates()["names"][rng.choice(("female", "male"))], 2)
     words = {"name": names[0], "other": names[1], "frame": sentence}
     for relation, target, rival in (("one name", *names), ("other name", *names[::-1])):
@@ -157,9 +153,8 @@ def _name_copying(rng: Random) -> Iterator[dict[str, Any]]:
         yield _row(sentence, slots, {"name": rival}, {"target": "name"}, answers, foils, words, relation=relation)
 
 
-def _letter_case(rng: Random) -> Iterator[dict[str, Any]]:
+def _letter_case(rng: Random, data: Words) -> Iterator[dict[str, Any]]:
     """A full stop calls for a word with a capital, a comma for one without; either way."""
-    data = templates()["letter-case"]
     sentence, name = rng.choice(data["sentences"]), rng.choice(every_name())
     words, answers = {"name": name, "frame": sentence}, data["answers"]
     for i, (relation, mark, other) in enumerate((("capital", ".", ","), ("small", ",", "."))):
@@ -167,18 +162,11 @@ def _letter_case(rng: Random) -> Iterator[dict[str, Any]]:
         yield _row(f"{sentence}{{mark}}", slots, corrupt, {}, answers[i], answers[1 - i], words, relation=relation)
 
 
-SUITES: dict[str, Callable[[Random], Iterator[dict[str, Any]]]] = {
-    "ioi": partial(_ioi, other_names=False),
-    "ioi-abc": partial(_ioi, other_names=True),
-    "greater-than": _greater_than,
-    "induction": _induction,
-    "agreement": _agreement,
-    "capitals": _capitals,
-    "pronouns": _pronouns,
-    "docstring": _docstring,
-    "name-copying": _name_copying,
-    "letter-case": _letter_case,
-}
+SUITES: dict[str, Callable[[Random, Words], Iterator[dict[str, Any]]]] = {
+    "ioi": _ioi, "ioi-abc": partial(_ioi, other_names=True), "greater-than": _greater_than, "induction": _induction,
+    "agreement": _agreement, "capitals": _capitals, "pronouns": _pronouns, "docstring": _docstring,
+    "name-copying": _name_copying, "letter-case": _letter_case,
+}  # fmt: skip
 
 
 @lru_cache(maxsize=16)
@@ -188,9 +176,9 @@ def counterfactual_suite(name: str, n: int, seed: int) -> Suite:
     A prompt and its counterpart (the other order of names, the other number or gender) are one unit.
     """
     rng, prompts, texts = Random(f"{name} {seed}"), list[Prompt](), set[str]()
-    group, repeated = -1, 0
+    group, repeated, data = -1, 0, templates()[name.removesuffix("-abc")]
     while repeated < MOST:
-        group, rows = group + 1, list(SUITES[name](rng))
+        group, rows = group + 1, list(SUITES[name](rng, data))
         if texts & {row["text"] for row in rows}:
             repeated += 1
             continue

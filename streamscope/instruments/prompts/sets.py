@@ -61,12 +61,13 @@ def read_set(source: str) -> PromptSet:
         if not path.suffix and not path.exists():
             raise unknown("prompt set", source, list(BUILT_IN))
         rows = _lines(path)
-    line_of = {text: line for text, line in reversed(rows)}
-    if len(line_of) < LEAST:
-        raise InputError(f"{source}: {len(line_of)} different texts; a contrast needs at least {LEAST} on each side")
-    texts = tuple(dict.fromkeys(text for text, _ in rows))
-    name, lines = Path(source).stem if "#" not in source else source, tuple(line_of[text] for text in texts)
-    return PromptSet(name, texts, lines, len(rows) - len(texts))
+    lines: dict[str, str | int] = {}
+    for text, line in rows:
+        lines.setdefault(text, line)
+    if len(lines) < LEAST:
+        raise InputError(f"{source}: {len(lines)} different texts; a contrast needs at least {LEAST} on each side")
+    name = Path(source).stem if "#" not in source else source
+    return PromptSet(name, tuple(lines), tuple(lines.values()), len(rows) - len(lines))
 
 
 def _lines(path: Path) -> list[tuple[str, str | int]]:
