@@ -60,10 +60,11 @@ def start_of(name: str, n_layers: int) -> Start:
     return (n_layers if _ROWS.get(name, 0) >= _FINAL else EMBED), False
 
 
-def first_start(model: Any, edits: Edits) -> Start:
-    """The start of a pass under some edits; `InputError` as `hooks.edit` raises it for names."""
+def starts_of(model: Any, sweep: Sequence[Edits]) -> list[Start]:
+    """Where the pass under each of the edits starts, n_layers + 1 for {}; `InputError` as `hooks.edit` raises it."""
     n = model.config.n_layers
-    return min((start_of(name, n) for name, _ in hooks.resolve(model, edits)), default=(n + 1, False))
+    plans = [hooks.resolve(model, edits) for edits in sweep]
+    return [min([start_of(name, n) for name, _ in plan], default=(n + 1, False)) for plan in plans]
 
 
 def chunk_tokens(model: Any, device: str) -> int:
@@ -81,8 +82,8 @@ def pass_shares(model: Any, sweep: Sequence[Edits]) -> Float[np.ndarray, " edits
         return np.ones(len(sweep))
     n = model.config.n_layers
     blocks = sum(map(torch.numel, model.blocks.parameters()))
-    starts = [first_start(model, edits) if edits else (0, False) for edits in sweep]
-    first = np.array([layer + from_z / 4 for layer, from_z in starts]).clip(0, n)
+    layer, from_z = np.array(starts_of(model, sweep)).T
+    first = np.where(layer > n, 0, layer + from_z / 4).clip(0, n)
     return ((1 - first / n) * blocks + model.head.numel()) / (blocks + model.head.numel())
 
 
@@ -160,7 +161,7 @@ class Prefix:
             for i in range(max(layer, 0), min(self.last + 1, n)):
                 if i in self.starting:
                     self.states.setdefault(i, state)
-                z = copy(self.z[i]) if start == (i, True) else None
+                z = self.z[i].repeat(copies, 1, 1, 1) if start == (i, True) else None
                 short_layer = short and i == n - 1
                 state = self._short_layer(state, z, whole_z, at) if short_layer else self._layer(i, state, z)
             if n in self.starting and not short:
@@ -203,7 +204,7 @@ class Prefix:
 
     def _final(self, state: State, short: bool, at: Any) -> Float[Tensor, "B P D"]:
         """The normed stream at the wanted positions; hooks of the norm see every position."""
-        x = self.model.readout(state)
+        x = self.blocks[-1].readout(state)
         if at is None or short:
             return self.norm(x)
         whole = self.norm.listening or self.hooked_late
@@ -233,7 +234,7 @@ def passes(
         return
     at_once = TOGETHER if tokens.device.type == "cpu" else ELSEWHERE
     size = 1 if any_hooks(model) else max(1, at_once // tokens.numel())
-    starts = [first_start(model, edits) for edits in sweep]
+    starts = starts_of(model, sweep)
     prefix = Prefix(model, tokens, set(starts), names=names, keep=keep, **options)
     for start, group in itertools.groupby(range(len(sweep)), starts.__getitem__):
         members = list(group)
