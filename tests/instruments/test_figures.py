@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pytest
 from plotly.colors import sample_colorscale, unlabel_rgb
 
 from streamscope.instruments.data import Prompts
@@ -41,6 +42,11 @@ def table_of(rows: Any, *columns: Any) -> Result:
 
 
 V = Column(name="v", title="v", unit="nats", doc="v", format="g")
+
+
+def test_an_option_of_another_kind_of_figure_is_refused() -> None:
+    with pytest.raises(TypeError, match="Scatter has no option reference"):
+        Scatter("delta", x="loss", reference="above")
 
 
 def test_the_caption_names_figure_and_model_and_ends_where_the_tools_begin() -> None:

@@ -8,7 +8,7 @@ A figure names columns; titles, units and intervals come from the table. This mo
 import os
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, fields
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,6 +16,14 @@ from typing import Any
 
 from streamscope.cli.disk import check_writable, write_atomically, write_text
 from streamscope.cli.errors import InputError
+
+COMMON = ("kind", "y", "table", "title", "each", "over_runs")
+OPTIONS = {
+    "HeadMap": "rows columns by text names row_names levels root", "Intervals": "label by reference most ranked",
+    "Curve": "x by log most reference draws", "Scatter": "x label", "Matrix": "label", "Histogram": "at",
+    "Points": "x color text none ordered most typical", "Circuit": "most",
+}  # fmt: skip
+"""What each kind of figure reads besides `COMMON`."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +92,12 @@ class Figure:
     """Colours of points are numbers, on a scale."""
     typical: str | None = None
     """A column of texts, the token in ⟦ ⟧: each colour is named by its commonest tokens as well."""
+
+    def __post_init__(self) -> None:
+        known = {*COMMON, *OPTIONS[self.kind].split()}
+        for option in fields(self):
+            if option.name not in known and getattr(self, option.name) != option.default:
+                raise TypeError(f"{self.kind} has no option {option.name}")
 
     @property
     def name(self) -> str:
