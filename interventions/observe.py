@@ -164,8 +164,9 @@ def document_losses(
     if shards.meta["d_vocab"] > model.config.d_vocab:
         raise InputError(f"the data have {shards.meta['d_vocab']} token ids, the model {model.config.d_vocab}")
     device = model.cfg.device
-    sweep = [variant if isinstance(variant, Mapping) else {} for variant in variants]
-    if edited_at(model) and not all(isinstance(variant, Mapping) for variant in variants):
+    others = [variant for variant in variants if not isinstance(variant, Mapping)]
+    sweep: list[Edits] = [{}, *[variant if isinstance(variant, Mapping) else {} for variant in variants]]
+    if edited_at(model) and others:
         raise InputError("an edit around the sweep does not act on another model: give it as one of the variants")
     n = min(shards.n_documents, max_documents or shards.n_documents)
     sums, tokens_of = np.zeros((3, 1 + len(variants), n)), np.zeros(n, dtype=np.int64)
@@ -178,20 +179,17 @@ def document_losses(
         k = max(1, min(len(tokens) // 2, tokens.numel() // size))  # of two rows, because an edit may exchange rows
         batches += zip(np.array_split(index, k), tokens.tensor_split(k), targets.tensor_split(k), strict=True)
     finish = ticks(progress, len(batches) * (1 + len(variants)))
-    padded = sum(tokens.numel() for _, tokens, _ in batches)
+    padded = sum([tokens.numel() for _, tokens, _ in batches])
     cases = "windows" if shards.window.any() else "documents"
-    forecast = Forecast(progress, model, [{}, *sweep], padded, f"{n:,} {cases}")
+    forecast = Forecast(progress, model, sweep, padded, f"{n:,} {cases}")
     n_measured = 0
     try:
         for index, tokens, targets in batches:
             tokens, targets = tokens.to(device), targets.to(device)
-            outcomes = passes(model, tokens, [{}, *(v for v in variants if isinstance(v, Mapping))], **options)
-            head, unedited = model.head, None
-            for member, variant in enumerate([{}, *variants]):
-                if isinstance(variant, Mapping):
-                    h, captures = next(outcomes)
-                    outcome: Outcome = (h, captures.get(last), head)
-                else:
+            head, unedited, outcomes = model.head, None, passes(model, tokens, sweep, **options)
+            for member, (variant, (h, captures)) in enumerate(zip([{}, *variants], outcomes, strict=True)):
+                outcome: Outcome = (h, captures.get(last), head)
+                if not isinstance(variant, Mapping):
                     net = variant if isinstance(variant, StreamTransformer) else variant()
                     x = net.readout(net.segment(net.embed_tokens(tokens)))
                     outcome = (net.ln_final(x), None if along is None else x.double() @ along, net.head)

@@ -124,7 +124,7 @@ class Prefix:
         self.last = self.wanted[0]
         """The last layer that runs, or n_layers: the final norm."""
         late = [point for name, point in model.hook_dict.items() if start_of(name, n)[0] >= n - 1]
-        self.hooked_late = any(name.startswith((f"blocks.{n - 1}.", "ln_final")) for name in hooked)
+        self.hooked_late = any([name.startswith((f"blocks.{n - 1}.", "ln_final")) for name in hooked])
         """Whether a hook of the caller, perhaps on a module, has to see every position of the last layer or norm."""
         is_quiet = not self.hooked_late and all(map(hooks.quiet, late))
         self.short = at is not None and is_quiet and shown[0] < n - 1 and bool(self.blocks[-1].positionwise)

@@ -28,6 +28,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import partial
 from threading import RLock, get_ident
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -362,11 +363,8 @@ def attached(model: Any, hooks: Sequence[tuple[str, Callable[..., Any]]]) -> Ite
                     point.fwd_hooks[:] = [entry for entry in point.fwd_hooks if entry is not handle]
 
 
-class _Eager:
-    """The number of blocks that run without compiled code, and the call that ends this."""
-
-    blocks = 0
-    end: Any = None
+_EAGER = SimpleNamespace(blocks=0, end=None)
+"""The number of blocks that run without compiled code, and the call that ends this."""
 
 
 @contextmanager
@@ -378,17 +376,17 @@ def eager_block(*, always: bool = False) -> Iterator[None]:
     compiled; it calls none once they are gone.
     """
     with _LOCK:
-        if _Eager.end is None and (always or "torch._dynamo" in sys.modules):
-            _Eager.end = torch.compiler.set_stance("force_eager")
-        _Eager.blocks += 1
+        if _EAGER.end is None and (always or "torch._dynamo" in sys.modules):
+            _EAGER.end = torch.compiler.set_stance("force_eager")
+        _EAGER.blocks += 1
     try:
         yield
     finally:
         with _LOCK:
-            _Eager.blocks -= 1
-            if not _Eager.blocks and _Eager.end is not None:
-                _Eager.end.__exit__(None, None, None)
-                _Eager.end = None
+            _EAGER.blocks -= 1
+            if not _EAGER.blocks and _EAGER.end is not None:
+                _EAGER.end.__exit__(None, None, None)
+                _EAGER.end = None
 
 
 # ---- many prompts in few batches ---------------------------------------------------------------
