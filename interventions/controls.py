@@ -68,10 +68,8 @@ def head_sets(heads: Sequence[Head], size: int, sets: int | None, seed: int) -> 
         raise InputError(f"--size {size}: give 1 to {len(every)}, the number of --heads, or more --heads")
     possible = comb(len(every), size)
     if min(possible, sets or possible) > MOST_SETS:
-        raise InputError(
-            f"{possible:,} sets of {size} out of {len(every)} heads; give --sets N for N random ones, "
-            f"at most {MOST_SETS:,}"
-        )
+        remedy = f"give --sets N for N random ones, at most {MOST_SETS:,}"
+        raise InputError(f"{possible:,} sets of {size} out of {len(every)} heads; {remedy}")
     if sets is None or sets >= possible:
         return list(combinations(every, size))
     return random_sets(every, (), size, sets, seed)
@@ -130,11 +128,9 @@ def beside_draws(
     for i, (delta, control) in enumerate(zip(by_quantity["delta"], by_quantity["control"], strict=True)):
         edited, base = delta.weights
         drawn = values[[] if control.missing else [*control.weights][:-1]] - values[base]  # the last one is the base
-        row = {"control_sd": np.nan, "draws": len(drawn), "p_rank": np.nan, "p_rank_min": np.nan}
-        if len(drawn):
-            row["p_rank"], row["p_rank_min"] = rank_among(float(frame["delta"][i]), drawn)
-        if len(drawn) > 1:
-            row["control_sd"] = float(drawn.std(ddof=1))
+        p, p_min = rank_among(float(frame["delta"][i]), drawn) if len(drawn) else (np.nan, np.nan)
+        sd = float(drawn.std(ddof=1)) if len(drawn) > 1 else np.nan
+        row = {"control_sd": sd, "draws": len(drawn), "p_rank": p, "p_rank_min": p_min}
         for column, x in row.items():
             if np.isnan(x):
                 missing[i, column] = FEW if len(drawn) else control.missing

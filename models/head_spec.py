@@ -14,6 +14,7 @@ import random
 import re
 from collections.abc import Mapping, Sequence
 from itertools import product, starmap
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from streamscope.cli.errors import InputError, unknown
@@ -70,11 +71,8 @@ def every_head(model: Any) -> list[Head]:
 
 def score_names(specs: str | Sequence[str]) -> set[str]:
     """The scores by which `specs` rank heads: {"pds"} for top3:pds."""
-    names = set[str]()
-    for spec in [specs] if isinstance(specs, str) else specs:
-        if ranked := re.fullmatch(_RANKED, spec):
-            names.add(ranked[3])
-    return names
+    lines = specs if isinstance(specs, str) else "\n".join(specs)
+    return {*map(itemgetter(2), re.findall(f"^{_RANKED}$", lines, re.MULTILINE))}
 
 
 def parse_layers(specs: Sequence[str], n_layers: int, option: str = "--layers") -> list[int]:

@@ -49,7 +49,7 @@ PILOT_HEADS, PILOT_TOKENS = 3, 1024
 
 def observe(options: Ablate, model: Any, data: Opened, progress: Progress) -> InstrumentData:
     """Cells: the unedited model and every edit of the sweep. Units: documents for the loss, prompts for the others."""
-    heads, prompt_measures = _heads(options, model, data), [*dict.fromkeys(options.measures)]
+    heads, measures = _heads(options, model, data), [*dict.fromkeys(options.measures)]
     groups: Sequence[Sequence[Head]] = (
         [heads] if options.together else controls.head_sets(heads, options.size, options.sets, options.seed)
     )
@@ -59,7 +59,7 @@ def observe(options: Ablate, model: Any, data: Opened, progress: Progress) -> In
     measurements, start, note = InstrumentData(about={"title": {}}), time.monotonic(), ""
     sweeps: dict[str, tuple[controls.Sweep, str]] = {}
     if "loss" in options.measures:
-        prompt_measures.remove("loss")
+        measures.remove("loss")  # the others are of prompts
         documents, pool = data[Documents], every_head(model)
         make = _maker(options, model, lambda: document_rows(documents.batches()))
         if options.screen is not None:
@@ -99,12 +99,11 @@ def observe(options: Ablate, model: Any, data: Opened, progress: Progress) -> In
         baseline, tokens = losses.baseline.sum() / losses.tokens.sum(), int(losses.tokens.sum())
         of_documents = f"{documents.title()}, {counted(tokens, 'token', ',')}"
         sweeps["loss"] = sweep, f"{name}: loss {baseline:.4f} nats/token; {of_documents}; "
-    if prompt_measures:
+    if measures:
         opened = data[Prompts]
         make = _maker(options, model, lambda: opened.aligned.tokens)
         sweep = controls.plan(groups, scales, every_head(model), make, **draws, also=alone)
-        readers = opened.aligned, opened.tokenizer
-        by_measure = observe_prompts(model, prompt_measures, sweep.edits, *readers, progress=progress)
+        by_measure = observe_prompts(model, measures, sweep.edits, opened.aligned, opened.tokenizer, progress=progress)
         for measure, observed in by_measure.items():
             units = observed.cases.rename(columns={"id": "unit"})
             measurements.blocks[measure] = Observations(

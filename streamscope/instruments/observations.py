@@ -303,18 +303,17 @@ def estimate_all(
     blocks: Mapping[str, Observations], contrasts: Mapping[str, Sequence[Contrast]]
 ) -> dict[str, Estimates]:
     """`estimate` of every block; a family that is named in several blocks is corrected once, over all of them."""
-    estimates: dict[str, Estimates] = {}
-    families: list[str] = []
+    estimates, families, p = dict[str, Estimates](), list[str](), list[pd.Series]()
     for name, block in blocks.items():
         estimates[name] = _uncorrected(block, contrasts[name])
+        p.append(estimates[name].frame["p"])
         for c in contrasts[name]:
             families.append(f"{name}:{c.quantity}" if c.family is None else c.family)
     if families:
-        p = pd.concat([part.frame["p"] for part in estimates.values()], ignore_index=True)
-        corrected, end = p.groupby(families, sort=False).transform(holm).to_numpy(), 0
-        for part in estimates.values():
-            start, end = end, end + len(part.frame)
-            part.frame["p_holm"] = corrected[start:end]
+        corrected = pd.concat(p, ignore_index=True).groupby(families, sort=False).transform(holm).to_numpy()
+        starts = np.cumsum([*map(len, p)])[:-1]
+        for part, p_holm in zip(estimates.values(), np.split(corrected, starts), strict=True):
+            part.frame["p_holm"] = p_holm
     return estimates
 
 

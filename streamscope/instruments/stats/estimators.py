@@ -33,8 +33,7 @@ from scipy.special import expit, ndtr, ndtri, stdtrit
 from streamscope.cli.errors import InputError
 
 CONFIDENCE = 0.95  # of every interval
-UPPER = 0.5 + CONFIDENCE / 2
-"""`stdtrit(df, UPPER)`, the two-sided Student quantile, is the half-width of an interval in standard errors."""
+UPPER = 0.5 + CONFIDENCE / 2  # stdtrit(df, UPPER), Student's quantile, is half an interval in standard errors
 Z = float(ndtri(UPPER))
 BOOTSTRAP_CLUSTERS = 8  # below this no bootstrap interval of d held 93 % in simulation
 EVEN = 0.8  # clusters are about equal in size where (Σw)²/Σw² is at least this share of their number
@@ -88,16 +87,10 @@ class Shared:
         return np.asarray(np.max(totals, axis=0))
 
 
-@dataclass(frozen=True)
-class Clusters:
-    """Codes 0..D−1 [n] of the cells of n observations, how cells share labels, and the number to go by.
+Clusters = namedtuple("Clusters", ("codes", "shared", "count"))
+"""Codes 0..D−1 [n] of the cells of n observations, how cells share labels (`Shared`), and the number to go by.
 
-    With one label per observation a cell is a cluster, and `shared` None; else `count` is the fewest labels of a kind.
-    """
-
-    codes: np.ndarray
-    shared: Shared | None
-    count: int
+With one label per observation a cell is a cluster, and `shared` None; else `count` is the fewest labels of a kind."""
 
 
 def read_clusters(clusters: ArrayLike | Sequence[tuple] | None, n: int) -> Clusters:
