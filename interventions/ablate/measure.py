@@ -53,7 +53,7 @@ def observe(options: Ablate, model: Any, data: Opened, progress: Progress) -> In
     groups: Sequence[Sequence[Head]] = (
         [heads] if options.together else controls.head_sets(heads, options.size, options.sets, options.seed)
     )
-    alone = dict.fromkeys(zip(chain(*groups))) if len(groups[0]) > 1 else {}
+    alone = dict.fromkeys(zip(chain(*groups))) if len(groups[0]) > 1 else {}  # (head,) of every head in a set
     draws: dict[str, int] = {"draws": options.draws, "seed": options.seed}
     scales, name = tuple(dict.fromkeys(map(float, options.scale))), title_of(model)
     measurements, start, note = InstrumentData(about={"title": {}}), time.monotonic(), ""

@@ -369,7 +369,7 @@ class LongTable(Table):
         return cls([path], columns, title, most=most, keep=scratch)
 
     def __len__(self) -> int:
-        return sum(pq.read_metadata(path).num_rows for path in self.files)
+        return sum(map(attrgetter("num_rows"), map(pq.read_metadata, self.files)))
 
     def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
         """The rows, a row group of a file at a time; all columns without `columns`."""
