@@ -8,9 +8,9 @@ all layers if ℓ is the last, cannot change. Such cells are undefined by constr
 """
 
 import random
+from collections import defaultdict, namedtuple
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import combinations, product
+from itertools import chain, combinations, product
 from math import comb
 from typing import Any
 
@@ -50,7 +50,7 @@ def random_sets(
     if possible < 1:
         raise InputError(f"cannot draw sets of {k} heads out of {len(every)}, other than those selected")
     if possible <= draws:
-        return [candidate for candidate in combinations(every, k) if candidate != selection]
+        return sorted({*combinations(every, k)} - {selection})
     generator = random.Random(seed)
     drawn: dict[tuple[Head, ...], None] = {}
     while len(drawn) < draws:
@@ -68,23 +68,17 @@ def head_sets(heads: Sequence[Head], size: int, sets: int | None, seed: int) -> 
         raise InputError(f"--size {size}: give 1 to {len(every)}, the number of --heads, or more --heads")
     possible = comb(len(every), size)
     if min(possible, sets or possible) > MOST_SETS:
-        raise InputError(
-            f"{possible:,} sets of {size} out of {len(every)} heads; give --sets N for N random ones, "
-            f"at most {MOST_SETS:,}"
-        )
+        remedy = f"give --sets N for N random ones, at most {MOST_SETS:,}"
+        raise InputError(f"{possible:,} sets of {size} out of {len(every)} heads; {remedy}")
     if sets is None or sets >= possible:
         return list(combinations(every, size))
     return random_sets(every, (), size, sets, seed)
 
 
-@dataclass(frozen=True)
-class Sweep:
-    """Groups of heads at scales g. cells: heads, scale, and the random sets that are their controls, none at scale 1.
-    index: (heads, scale) of every edit, each once, with its place in `edits`."""
-
-    edits: list[Edits]
-    cells: list[tuple[tuple[Head, ...], float, list[tuple[Head, ...]]]]
-    index: Mapping[tuple[tuple[Head, ...], float], int]
+Heads = tuple[Head, ...]
+Sweep = namedtuple("Sweep", ("edits", "cells", "index"))
+"""Groups of heads at scales g. cells: heads, scale, and the random sets that are their controls, none at scale 1.
+index: (heads, scale) of every edit, each once, with its place in `edits`."""
 
 
 def plan(
@@ -95,17 +89,19 @@ def plan(
     """The edits of a sweep over `groups` × `scales`, with `draws` random other sets of `heads` as controls per group.
     All other sets if these are at most `draws`; none if the group is all heads. `also` are edited too, but are no
     cells."""
-    cells, edited, controls = [], list[tuple[tuple[Head, ...], float]](), list[tuple[tuple[Head, ...], float]]()
+    cells, edited, controls = [], list[tuple[Heads, float]](), list[tuple[Heads, float]]()
     for group, g in product(map(tuple, groups), map(float, scales)):
         possible = draws > 0 and g != 1 and len(group) < len(heads)
         sets = random_sets(heads, group, len(group), draws, seed) if possible else []
         cells.append((group, g, sets))
         edited.append((group, g))
         controls += product(sets, [g])
-    distinct = dict.fromkeys([*edited, *controls, *product(map(tuple, also), map(float, scales))])
-    # the unedited model at scale 1, bit for bit
-    edits = [make(group, g) if g != 1 else {} for group, g in distinct]
-    return Sweep(edits, cells, dict(zip(distinct, range(len(distinct)), strict=True)))
+    sweep = Sweep([], cells, {})
+    for group, g in chain(edited, controls, product(map(tuple, also), map(float, scales))):
+        if (group, g) not in sweep.index:
+            sweep.index[group, g] = len(sweep.edits)
+            sweep.edits.append(make(group, g) if g != 1 else {})  # the unedited model at scale 1, bit for bit
+    return sweep
 
 
 def against_random(
@@ -126,16 +122,15 @@ def beside_draws(
     """The rows of estimates with a `delta` and a `control` (`against_random`), and why cells have no value: control_sd,
     draws, p_rank and p_rank_min of the delta among those of the random sets, and Cohen's d."""
     (frame, missing), values, more = estimates.wide(keys), block.values, []
-    deltas = [c for c in estimates.contrasts if c.quantity == "delta"]
-    controls = [c for c in estimates.contrasts if c.quantity == "control"]
-    for i, (delta, control) in enumerate(zip(deltas, controls, strict=True)):
+    by_quantity = defaultdict[str, list[Contrast]](list)
+    for contrast in estimates.contrasts:
+        by_quantity[contrast.quantity].append(contrast)
+    for i, (delta, control) in enumerate(zip(by_quantity["delta"], by_quantity["control"], strict=True)):
         edited, base = delta.weights
-        drawn = values[[] if control.missing else [cell for cell in control.weights if cell != base]] - values[base]
-        row = {"control_sd": np.nan, "draws": len(drawn), "p_rank": np.nan, "p_rank_min": np.nan}
-        if len(drawn):
-            row["p_rank"], row["p_rank_min"] = rank_among(float(frame["delta"][i]), drawn)
-        if len(drawn) > 1:
-            row["control_sd"] = float(drawn.std(ddof=1))
+        drawn = values[[] if control.missing else [*control.weights][:-1]] - values[base]  # the last one is the base
+        p, p_min = rank_among(float(frame["delta"][i]), drawn) if len(drawn) else (np.nan, np.nan)
+        sd = float(drawn.std(ddof=1)) if len(drawn) > 1 else np.nan
+        row = {"control_sd": sd, "draws": len(drawn), "p_rank": p, "p_rank_min": p_min}
         for column, x in row.items():
             if np.isnan(x):
                 missing[i, column] = FEW if len(drawn) else control.missing

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from streamscope.cli.errors import InputError
 from streamscope.models.head_spec import Head
-from streamscope.models.hooks import Edit, Query, everywhere, run
+from streamscope.models.hooks import Edit, Query, everywhere, run, scale_axis
 
 if TYPE_CHECKING:
     from streamscope.probes.stream_states import Place
@@ -99,14 +99,6 @@ def heads_by_layer(heads: Iterable[Head]) -> dict[int, list[int]]:
     for layer, head in sorted(set(heads)):
         indices.setdefault(layer, []).append(head)
     return indices
-
-
-@everywhere
-def scale_axis(x: Tensor, hook: Any, *, index: list[int], g: float, axis: int = 2) -> Tensor:
-    """x with the entries `index` of one axis multiplied by g."""
-    factor = torch.ones(x.shape[axis], dtype=x.dtype, device=x.device)
-    factor[index] = g
-    return x * factor.reshape(-1, *[1] * (x.ndim - 1 - axis))
 
 
 @everywhere

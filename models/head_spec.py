@@ -13,6 +13,8 @@ The command computes only the scores that `score_names` lists, for example pds b
 import random
 import re
 from collections.abc import Mapping, Sequence
+from itertools import product, starmap
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from streamscope.cli.errors import InputError, unknown
@@ -35,7 +37,7 @@ class Head(NamedTuple):
 
 def parse_heads(specs: str | Sequence[str], n_layers: int, n_heads: int, scores: Scores | None = None) -> list[Head]:
     """Parse to heads, sorted and without repetition. Raises `InputError` for a head that the model does not have."""
-    every = [Head(layer, head) for layer in range(n_layers) for head in range(n_heads)]
+    every = [*starmap(Head, product(range(n_layers), range(n_heads)))]
     chosen, scores = set[Head](), scores or {}
     for spec in [specs] if isinstance(specs, str) else specs:
         drawn, ranked = re.fullmatch(r"random(\d+):(\d+)", spec), re.fullmatch(_RANKED, spec)
@@ -59,18 +61,18 @@ def parse_heads(specs: str | Sequence[str], n_layers: int, n_heads: int, scores:
                 raise InputError(f"{spec!r} does not name a head: {forms}")
             layers = _range(repr(spec), "layer", places[1], places[2], n_layers)
             heads = _range(repr(spec), "head", places[3], places[4], n_heads)
-            chosen.update([head for head in every if head.layer in layers and head.head in heads])
+            chosen.update(starmap(Head, product(layers, heads)))
     return sorted(chosen)
 
 
 def every_head(model: Any) -> list[Head]:
-    return [Head(layer, head) for layer in range(model.config.n_layers) for head in range(model.config.n_heads)]
+    return [*starmap(Head, product(range(model.config.n_layers), range(model.config.n_heads)))]
 
 
 def score_names(specs: str | Sequence[str]) -> set[str]:
     """The scores by which `specs` rank heads: {"pds"} for top3:pds."""
-    names = [specs] if isinstance(specs, str) else specs
-    return {ranked[3] for spec in names if (ranked := re.fullmatch(_RANKED, spec))}
+    lines = specs if isinstance(specs, str) else "\n".join(specs)
+    return {*map(itemgetter(2), re.findall(f"^{_RANKED}$", lines, re.MULTILINE))}
 
 
 def parse_layers(specs: Sequence[str], n_layers: int, option: str = "--layers") -> list[int]:

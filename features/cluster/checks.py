@@ -24,6 +24,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from scipy.sparse import coo_array, csr_array
+from scipy.special import stdtrit
 from sklearn.base import clone
 from sklearn.metrics import adjusted_mutual_info_score, adjusted_rand_score
 
@@ -34,7 +35,7 @@ from streamscope.features.cluster.modes import ComputationalModes
 from streamscope.features.store import KEY, Features, Raw, read_features, read_raw
 from streamscope.instruments.contract import Progress
 from streamscope.instruments.observations import Contrast, Measure, Observations, estimate_all, joined
-from streamscope.instruments.stats.estimators import BOOTSTRAP_CLUSTERS, expanded_level, t_quantile
+from streamscope.instruments.stats.estimators import BOOTSTRAP_CLUSTERS, UPPER, expanded_level
 from streamscope.instruments.table import Table, counts, described, key, mark, quantity
 
 LEFT_OUT = 0.2  # share of a part's documents left out of the second fit
@@ -213,7 +214,7 @@ def adjusted_mutual_information_interval(
     groups = min(GROUPS, len(names))
     group = np.random.default_rng(seed).permutation(len(names))[document] % groups
     jackknife = np.array([adjusted_mutual_info_score(a[group != g], b[group != g]) for g in range(groups)])
-    half = t_quantile(groups - 1) * np.sqrt((groups - 1) / groups * ((jackknife - jackknife.mean()) ** 2).sum())
+    half = stdtrit(groups - 1, UPPER) * np.sqrt((groups - 1) / groups * ((jackknife - jackknife.mean()) ** 2).sum())
     value = adjusted_mutual_info_score(a, b)
     return float(value - half), float(value + half)
 

@@ -102,20 +102,21 @@ class Ablate(Instrument):
             raise InputError(f"{given} is for the loss of single heads: leave out --together, --size and --measures")
         if self.screen is not None and (self.method != "zero" or self.draws < 3):
             raise InputError("--screen needs --method zero, and --draws of at least 3 random heads to test it")
-        self.screened(), self.seconds()
+        if self.screen is not None:
+            self.screened()
+        if self.budget is not None:
+            self.seconds()
 
     def screened(self) -> int:
-        """N of --screen attribution:N, 0 without it; raises `InputError` for another text."""
-        method, _, n = (self.screen or "attribution:0").partition(":")
-        if method != "attribution" or not n.isdigit() or (self.screen and int(n) < 1):
+        """N of --screen attribution:N; raises `InputError` for another text."""
+        method, _, n = (self.screen or "").partition(":")
+        if method != "attribution" or not n.isdigit() or int(n) < 1:
             raise InputError(f"--screen {self.screen}: give attribution:N, N the number of heads to measure exactly")
         return int(n)
 
     def seconds(self) -> float:
-        """The seconds of --budget, infinite without it; raises `InputError` for another text."""
-        if self.budget is None:
-            return float("inf")
-        match = re.fullmatch(r"(\d+(?:\.\d+)?)([smh])", self.budget)
+        """The seconds of --budget; raises `InputError` for another text."""
+        match = re.fullmatch(r"(\d+(?:\.\d+)?)([smh])", self.budget or "")
         if not match or not float(match[1]):
             raise InputError(f"--budget {self.budget}: give a time such as 90s, 10m or 1.5h")
         return float(match[1]) * {"s": 1, "m": 60, "h": 3600}[match[2]]

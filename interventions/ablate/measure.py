@@ -12,14 +12,15 @@ add up even if no head reads another. A head that cannot change the measure (SPS
 
 import random
 import time
+from collections import namedtuple
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
+from itertools import chain, starmap
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Float
 
 from streamscope.cli.errors import InputError, unknown
 from streamscope.cli.terminal import counted
@@ -48,18 +49,19 @@ PILOT_HEADS, PILOT_TOKENS = 3, 1024
 
 def observe(options: Ablate, model: Any, data: Opened, progress: Progress) -> InstrumentData:
     """Cells: the unedited model and every edit of the sweep. Units: documents for the loss, prompts for the others."""
-    heads, prompts = _heads(options, model, data), [m for m in dict.fromkeys(options.measures) if m != "loss"]
+    heads, measures = _heads(options, model, data), [*dict.fromkeys(options.measures)]
     groups: Sequence[Sequence[Head]] = (
         [heads] if options.together else controls.head_sets(heads, options.size, options.sets, options.seed)
     )
-    alone = dict.fromkeys([(head,) for group in groups if len(group) > 1 for head in group])
+    alone = dict.fromkeys(zip(chain(*groups))) if len(groups[0]) > 1 else {}  # (head,) of every head in a set
     draws: dict[str, int] = {"draws": options.draws, "seed": options.seed}
     scales, name = tuple(dict.fromkeys(map(float, options.scale))), title_of(model)
     measurements, start, note = InstrumentData(about={"title": {}}), time.monotonic(), ""
     sweeps: dict[str, tuple[controls.Sweep, str]] = {}
     if "loss" in options.measures:
+        measures.remove("loss")  # the others are of prompts
         documents, pool = data[Documents], every_head(model)
-        make = _maker(options, model, document_rows(documents.batches()))
+        make = _maker(options, model, lambda: document_rows(documents.batches()))
         if options.screen is not None:
             from streamscope.interventions.patch.activations import attribute_heads
 
@@ -87,20 +89,21 @@ def observe(options: Ablate, model: Any, data: Opened, progress: Progress) -> In
                 measurements.about["head_selection"], note = selection, f"; {selection}"
         sweep = controls.plan(groups, scales, pool, make, **draws, also=alone)
         losses = document_losses(model, documents.shards, sweep.edits, **documents.limits, progress=progress)
-        measurements.blocks |= losses.blocks(cells_of(sweep), documents.units(), loss=NATS, percent=PERCENT)
-        measurements.contrasts["percent"] = [
-            Contrast(quantity="percent", weights={1 + sweep.index[group, g]: 1.0}, labels=labels(group, g),
-                     family=f"percent at {g!r}")
-            for group, g, _ in sweep.cells
-        ]  # fmt: skip
+        cells = cells_of(sweep)
+        measurements.blocks |= losses.blocks(cells, documents.units(), loss=NATS, percent=PERCENT)
+        measurements.contrasts["percent"], labels = [], cells.to_dict("records")
+        for group, g, _ in sweep.cells:
+            edited, family = 1 + sweep.index[group, g], f"percent at {g!r}"
+            percent = Contrast(quantity="percent", weights={edited: 1.0}, labels=labels[edited], family=family)
+            measurements.contrasts["percent"].append(percent)
         baseline, tokens = losses.baseline.sum() / losses.tokens.sum(), int(losses.tokens.sum())
         of_documents = f"{documents.title()}, {counted(tokens, 'token', ',')}"
         sweeps["loss"] = sweep, f"{name}: loss {baseline:.4f} nats/token; {of_documents}; "
-    if prompts:
+    if measures:
         opened = data[Prompts]
-        make = _maker(options, model, opened.aligned.tokens)
+        make = _maker(options, model, lambda: opened.aligned.tokens)
         sweep = controls.plan(groups, scales, every_head(model), make, **draws, also=alone)
-        by_measure = observe_prompts(model, prompts, sweep.edits, opened.aligned, opened.tokenizer, progress=progress)
+        by_measure = observe_prompts(model, measures, sweep.edits, opened.aligned, opened.tokenizer, progress=progress)
         for measure, observed in by_measure.items():
             units = observed.cases.rename(columns={"id": "unit"})
             measurements.blocks[measure] = Observations(
@@ -112,7 +115,8 @@ def observe(options: Ablate, model: Any, data: Opened, progress: Progress) -> In
     for measure, (sweep, title) in sweeps.items():
         no_effect = partial(controls.inert_reason, measure, "all", n_layers=model.config.n_layers)
         measurements.contrasts[measure] = contrasts_of(sweep, measure, no_effect if measure == "sps" else None)
-        n = max([len(sets) for _, _, sets in sweep.cells])
+        *_, sets = zip(*sweep.cells, strict=True)
+        n = max(map(len, sets))
         drawn = f"control: {n} other sets of as many heads" if n else "no controls"
         measurements.about["title"][measure] = f"{title}{options.method} ablation; {drawn}{note}"
     return measurements
@@ -137,32 +141,27 @@ def _heads(options: Ablate, model: Any, data: Opened) -> list[Head]:
     return parse_heads(options.heads, model.config.n_layers, model.config.n_heads, scores)
 
 
-@dataclass(frozen=True)
-class Screen:
-    """Heads ranked by attribution: d loss / d gate [layers, heads], the `best` by its size, and a random `sample`."""
+Screen = namedtuple("Screen", ("attribution", "best", "sample", "of"))
+"""Heads ranked by attribution: d loss / d gate [layers, heads], the `best` by its size, a random `sample`, and how many
+heads were ranked."""
 
-    attribution: Float[np.ndarray, "layers heads"]
-    best: tuple[Head, ...]
-    sample: tuple[Head, ...]
-    of: int
-    """Number of ranked heads."""
 
-    def title(self, frame: pd.DataFrame) -> str:
-        """How well attribution ranks the random heads, and the largest effect of those that it did not select, for each
-        scale. The interval is that of this head alone."""
-        lines = [f"{len(self.best)} of {self.of} heads by attribution, and {len(self.sample)} at random"]
-        sample, best = ({head.label for head in heads} for heads in (self.sample, self.best))
-        for g, rows in frame[frame["head"].isin(sample) & (frame["scale"] != 1)].groupby("scale", sort=False):
-            rho = float(rows["attribution"].abs().rank().corr(rows["delta"].abs().rank()))  # Spearman's
-            suffix = "" if frame["scale"].nunique() == 1 else f" at scale {g:g}"
-            size = "undefined" if np.isnan(rho) else f"{rho:.2f}"
-            lines.append(f"rank correlation of sizes among the random ones{suffix} {size}")
-            if len(missed := rows[~rows["head"].isin(best)]):
-                row = missed.loc[missed["delta"].abs().idxmax()]
-                value, low, high = (f"{row[f'delta{end}']:+.4f}" for end in ("", "_low", "_high"))
-                phrase = f"largest effect among the {len(missed)} random heads that attribution did not select"
-                lines.append(f"{phrase}: {row['head']} {value} ({low} … {high}, 95 % for this head alone)")
-        return "; ".join(lines)
+def screen_title(screen: Screen, frame: pd.DataFrame) -> str:
+    """How well attribution ranks the random heads, and the largest effect of those that it did not select, for each
+    scale. The interval is that of this head alone."""
+    lines = [f"{len(screen.best)} of {screen.of} heads by attribution, and {len(screen.sample)} at random"]
+    sample, best = ({head.label for head in heads} for heads in (screen.sample, screen.best))
+    for g, rows in frame[frame["head"].isin(sample) & (frame["scale"] != 1)].groupby("scale", sort=False):
+        rho = float(rows["attribution"].abs().rank().corr(rows["delta"].abs().rank()))  # Spearman's
+        suffix = "" if frame["scale"].nunique() == 1 else f" at scale {g:g}"
+        size = "undefined" if np.isnan(rho) else f"{rho:.2f}"
+        lines.append(f"rank correlation of sizes among the random ones{suffix} {size}")
+        if len(missed := rows[~rows["head"].isin(best)]):
+            row = missed.loc[missed["delta"].abs().idxmax()]
+            value, low, high = (f"{row[f'delta{end}']:+.4f}" for end in ("", "_low", "_high"))
+            phrase = f"largest effect among the {len(missed)} random heads that attribution did not select"
+            lines.append(f"{phrase}: {row['head']} {value} ({low} … {high}, 95 % for this head alone)")
+    return "; ".join(lines)
 
 
 def heads_within(
@@ -188,23 +187,20 @@ def heads_within(
     return n
 
 
-def _maker(options: Ablate, model: Any, reference_rows: Iterable[Sequence[int]]) -> MakeEdits:
+def _maker(options: Ablate, model: Any, reference_rows: Callable[[], Iterable[Sequence[int]]]) -> MakeEdits:
     if options.method == "mean":
-        means = mean_outputs(model, reference_rows)
+        means = mean_outputs(model, reference_rows())
         return lambda heads, g: replace_heads(heads, means, g)
     return partial(resample_heads, seed=options.seed) if options.method == "resample" else scale_heads
 
 
-def labels(heads: Sequence[Head], g: float) -> dict[str, Any]:
-    """Columns that name a cell; layer and index of a set are −1."""
-    layer, index = heads[0] if len(heads) == 1 else (-1, -1)
-    return {"head": "+".join([f"L{h.layer}.H{h.head}" for h in heads]), "layer": layer, "index": index, "scale": g}
-
-
 def cells_of(sweep: controls.Sweep) -> pd.DataFrame:
-    """One row for the unedited model, then one per edit with its heads and scale."""
-    unedited = {"head": "unedited", "layer": -1, "index": -1, "scale": 1.0}
-    return pd.DataFrame([unedited, *[labels(*pair) for pair in sweep.index]])
+    """One row for the unedited model, then one per edit with its heads and scale; layer and index of a set are −1."""
+    rows = [("unedited", -1, -1, 1.0)]
+    for heads, g in sweep.index:
+        layer, index = heads[0] if len(heads) == 1 else (-1, -1)
+        rows.append(("+".join(starmap("L{}.H{}".format, heads)), layer, index, g))
+    return pd.DataFrame(rows, columns=KEYS)
 
 
 def contrasts_of(
@@ -212,10 +208,11 @@ def contrasts_of(
 ) -> list[Contrast]:
     """The estimates of every cell, corrected within the measure; `no_effect` gives the reason if heads cannot change
     the measure, else ""."""
-    several, out = max([len(heads) for heads, _, _ in sweep.cells]) > 1, []
+    several, labels, out = len(sweep.cells[0][0]) > 1, cells_of(sweep).to_dict("records"), []
     reasons = {heads: no_effect(heads) if no_effect else "" for heads, _ in sweep.index}
     for heads, g, sets in sweep.cells:
-        row, edited, missing = labels(heads, g), 1 + sweep.index[heads, g], reasons[heads]
+        edited, missing = 1 + sweep.index[heads, g], reasons[heads]
+        row = labels[edited]
         drawn = [1 + sweep.index[drawn_heads, g] for drawn_heads in sets if not reasons[drawn_heads]]
         none = missing or (controls.IDENTITY if g == 1 else controls.NO_DRAWS if not drawn else "")
         out += effect_contrasts("edited", {edited: 1.0}, 0, row, missing=missing, family=f"delta of {measure} at {g!r}")
@@ -250,7 +247,7 @@ def tables(options: Ablate, data: InstrumentData, estimates: Mapping[str, Estima
             number("control", f"Δ {name}, random heads", unit, "control: mean Δ of random other sets of as many heads",
                    "+.4f", not several, source=source),
             *quantity("above", "Δ − random heads", unit, "Δ − control", source=source, shown=not several),
-            *(replace(c, shown=c.shown and not several) for c in controls.RANK_COLUMNS),
+            *(map(partial(replace, shown=False), controls.RANK_COLUMNS) if several else controls.RANK_COLUMNS),
         ]  # fmt: skip
         if several:
             columns += [
@@ -267,7 +264,7 @@ def tables(options: Ablate, data: InstrumentData, estimates: Mapping[str, Estima
             best = frame["head"].isin([head.label for head in screen.best])
             frame["selection"] = np.where(best, "attribution", "at random")
             columns += SCREENED
-            data.about["head_selection"] = quality = screen.title(frame)
+            data.about["head_selection"] = quality = screen_title(screen, frame)
             title += f"; {quality}"
         columns += counts(*(("documents", "documents") if loss else ("prompts", controls.SHARING)))
         by = ("interaction" if frame["interaction"].notna().any() else "delta") if several else ""

@@ -38,11 +38,11 @@ from streamscope.instruments.observations import Estimates, Measure, Observation
 from streamscope.instruments.table import HEAD, Table, counts, described, key, number, quantity
 from streamscope.interventions.amplify import Amplify
 from streamscope.interventions.changes import TOKENS, Change, Effects, effect_table, measure_changes
-from streamscope.interventions.edits import chunks, document_rows, heads_by_layer, scale_axis
+from streamscope.interventions.edits import chunks, document_rows, heads_by_layer
 from streamscope.interventions.observe import NATS
 from streamscope.models.generate import check_room, continuations
 from streamscope.models.head_spec import Head, every_head, parse_heads
-from streamscope.models.hooks import Edit, Query, run
+from streamscope.models.hooks import Edit, Query, run, scale_axis
 from streamscope.probes.picture.measure import QUERY, WEIGHT, picture
 from streamscope.probes.roles import PATTERN, by_layer
 

@@ -51,6 +51,14 @@ def everywhere(fn: Any) -> Any:
     return fn
 
 
+@everywhere
+def scale_axis(x: Tensor, hook: Any, *, index: list[int], g: float, axis: int = 2) -> Tensor:
+    """x with the entries `index` of one axis multiplied by g."""
+    factor = torch.ones(x.shape[axis], dtype=x.dtype, device=x.device)
+    factor[index] = g
+    return x * factor.reshape(-1, *[1] * (x.ndim - 1 - axis))
+
+
 def keeps_positions(model: Any, edits: Edits) -> bool:
     """Whether every edit is one of `everywhere`, at a hook with positions that a pass of new tokens also reaches."""
     for name, fn in resolve(model, edits):

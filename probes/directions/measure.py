@@ -23,11 +23,11 @@ from streamscope.instruments.data import Opened, Sets
 from streamscope.instruments.observations import Estimates, Measure, Reasons
 from streamscope.instruments.result import Result
 from streamscope.instruments.stats.estimators import (
+    UPPER,
     cluster_totals,
     clustered_square,
     cohens_d,
     degrees_of_freedom,
-    t_quantile,
 )
 from streamscope.instruments.table import Table, counts, described, key, number
 from streamscope.models.checkpoint import run_label
@@ -106,7 +106,7 @@ def separation(a: np.ndarray, b: np.ndarray, lines: np.ndarray | None = None) ->
         parts = np.concatenate([(wins.mean(1) - auc) / len(a), (wins.mean(0) - auc) / len(b)])
         if parts.any():
             totals, counts = cluster_totals(parts, codes)
-            ratio_tz = float(t_quantile(degrees_of_freedom(counts))) / Z
+            ratio_tz = float(special.stdtrit(degrees_of_freedom(counts), UPPER)) / Z
             independent = sum(float(clustered_square(x)) for x in np.split(parts, [len(a)]))
             worse = max(1.0, float(clustered_square(totals)) / independent) * ratio_tz**2
             n_a, n_b = max(1.0, len(a) / worse), max(1.0, len(b) / worse)

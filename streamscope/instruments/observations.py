@@ -23,17 +23,19 @@ D_k. So the cell in the fewest clusters decides.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
 from scipy.sparse import csr_array
-from scipy.special import stdtr
+from scipy.special import stdtr, stdtrit
 
 from streamscope.cli.errors import InputError
 from streamscope.cli.terminal import counted
 from streamscope.instruments.stats.estimators import (
     BOOTSTRAP_CLUSTERS,
+    UPPER,
     Clusters,
     bounded_interval,
     cluster_totals,
@@ -44,7 +46,6 @@ from streamscope.instruments.stats.estimators import (
     read_clusters,
     score_p,
     statistic_interval,
-    t_quantile,
     wilson,
 )
 
@@ -253,18 +254,20 @@ class Estimates:
         if frame.empty:
             return pd.DataFrame(columns=[*keys, "n", "clusters"]), reasons
         row = frame.groupby([*keys] or np.zeros(len(frame)), sort=False, dropna=False).ngroup()
-        described = ("value", *describe)
-        names = [described if c.null is None else NUMBERS if c.tested else NUMBERS[:4] for c in self.contrasts]
+        null, tested = np.array([*map(attrgetter("null", "tested"), self.contrasts)], float).T
+        n_shown = np.where(np.isnan(null), 1, np.where(tested, len(NUMBERS), 4))
+        is_shown = pd.DataFrame(np.arange(len(NUMBERS)) < n_shown[:, None], columns=NUMBERS)
+        is_shown[list(describe)] = True
         columns: dict[str, pd.Series] = {}
         for quantity, part in frame.groupby("quantity", sort=False):
             if row[part.index].duplicated().any():
                 raise InputError(f"{' and '.join(keys)} do not tell the contrasts {quantity!r} apart: add a key")
             for name in NUMBERS:
-                if shown := [i for i in part.index if name in names[i]]:
+                if len(shown := part.index[is_shown.loc[part.index, name]]):
                     column = f"{quantity}_{name}".removesuffix("_value")
                     columns[column] = pd.Series(frame.loc[shown, name].to_numpy(), index=row[shown])
         for (i, name), reason in self.reasons.items():
-            if name in names[i]:
+            if is_shown.at[i, name]:
                 reasons[int(row[i]), f"{self.contrasts[i].quantity}_{name}".removesuffix("_value")] = reason
         labels = frame.loc[~row.duplicated(), [*keys]].reset_index(drop=True).infer_objects()
         return pd.concat([labels, pd.DataFrame(columns), frame.groupby(row)[["n", "clusters"]].max()], axis=1), reasons
@@ -300,23 +303,23 @@ def estimate_all(
     blocks: Mapping[str, Observations], contrasts: Mapping[str, Sequence[Contrast]]
 ) -> dict[str, Estimates]:
     """`estimate` of every block; a family that is named in several blocks is corrected once, over all of them."""
-    estimates: dict[str, Estimates] = {}
-    families: list[str] = []
+    estimates, families, p = dict[str, Estimates](), list[str](), list[pd.Series]()
     for name, block in blocks.items():
         estimates[name] = _uncorrected(block, contrasts[name])
-        families += [f"{name}:{c.quantity}" if c.family is None else c.family for c in contrasts[name]]
+        p.append(estimates[name].frame["p"])
+        for c in contrasts[name]:
+            families.append(f"{name}:{c.quantity}" if c.family is None else c.family)
     if families:
-        p = pd.concat([part.frame["p"] for part in estimates.values()], ignore_index=True)
-        corrected, end = p.groupby(families, sort=False).transform(holm).to_numpy(), 0
-        for part in estimates.values():
-            start, end = end, end + len(part.frame)
-            part.frame["p_holm"] = corrected[start:end]
+        corrected = pd.concat(p, ignore_index=True).groupby(families, sort=False).transform(holm).to_numpy()
+        starts = np.cumsum([*map(len, p)])[:-1]
+        for part, p_holm in zip(estimates.values(), np.split(corrected, starts), strict=True):
+            part.frame["p_holm"] = p_holm
     return estimates
 
 
 def _uncorrected(observed: Observations, contrasts: Sequence[Contrast]) -> Estimates:
     """`estimate`, with p_holm yet to come."""
-    frame = pd.DataFrame([c.labels for c in contrasts])
+    frame, array = pd.DataFrame([*map(attrgetter("labels"), contrasts)]), np.array(contrasts, object)
     if len(clash := frame.columns.intersection(["quantity", *NUMBERS, "n", "clusters"])):
         raise InputError(f"a label of a contrast may not be called {clash[0]!r}")
     values = dict(zip(NUMBERS, np.full((len(NUMBERS), len(contrasts)), np.nan), strict=True))
@@ -335,7 +338,7 @@ def _uncorrected(observed: Observations, contrasts: Sequence[Contrast]) -> Estim
         step = max(1, MOST_NUMBERS // len(units))
         for start in range(0, len(rows), step):
             part = rows[start : start + step]
-            numbers, why[part] = _numbers(observed, [contrasts[i] for i in part], units, clusters, own_units)
+            numbers, why[part] = _numbers(observed, array[part].tolist(), units, clusters, own_units)
             for name, x in numbers.items():
                 values[name][part] = x
     reasons: Reasons = {}
@@ -344,11 +347,11 @@ def _uncorrected(observed: Observations, contrasts: Sequence[Contrast]) -> Estim
         if c.missing or why[i] == NOWHERE:
             reason, names = c.missing or NOWHERE, NUMBERS
         elif not (reason := c.fixed):
-            is_tested, names = c.null is not None and c.tested, TESTED if why[i] == SAME else names
-            reason, names = why[i], [name for name in names if name != "p" or is_tested]
+            reason, names = why[i], TESTED if why[i] == SAME else names
+            names = names if c.tested and c.null is not None else names[:-2]
         for name in names if reason else ():
             values[name][i], reasons[i, name] = np.nan, reason
-    frame = frame.assign(quantity=[c.quantity for c in contrasts], **values)
+    frame = frame.assign(quantity=[*map(attrgetter("quantity"), contrasts)], **values)
     return Estimates(frame, reasons, tuple(contrasts))
 
 
@@ -414,7 +417,8 @@ def _numbers(
         if own_units:
             dfs = degrees_of_freedom(n, shared)
             df = np.fmin(df, (w.power(2) @ (1 / dfs)) ** 2 / (w.power(4) @ dfs**-3.0))
-        t, null = t_quantile(df), np.array([c.null if c.tested else None for c in contrasts], float)
+        null, tested = np.array([*map(attrgetter("null", "tested"), contrasts)], float).T
+        t, null = stdtrit(df, UPPER), np.where(tested, null, np.nan)
         ends = value + np.array([-t, t]) * error
         if m.limits is not None and is_level.any():
             bounded = bounded_interval(value, error, t, residuals, fewest, cluster_weights, m.limits, shared)

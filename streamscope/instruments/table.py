@@ -15,12 +15,13 @@ import re
 import shutil
 import tempfile
 import weakref
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from html import escape
 from itertools import chain
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,7 +43,7 @@ from streamscope.instruments.observations import Reasons, reasons_of
 
 WORD = 16  # columns of a narrow terminal that a text has at least
 NUMBER = re.compile(r"[-+<]? ?\d|undefined|NaN|$")  # how cells begin that hold a number or an interval
-UNSIGNED_ZERO = re.compile(r"^[-+]+(?=[-+0.]*$)")
+UNSIGNED_ZERO = re.compile(r"(?<![^ (])[-+]+(?=[-+0.]*(?![^ )]))")  # the sign of a number that is rounded to zero
 LEAST_P = 1e-4
 AGAIN = "check the path, restore it, or make it again"
 
@@ -77,16 +78,16 @@ class Column:
             return "yes" if value else "no"
         if self.format.endswith("d") and isinstance(value, float) and value.is_integer():
             value = int(value)  # pandas makes floats of counts where one is missing
+        if isinstance(value, str):
+            return value
         if low is None or np.isnan(low):
-            numbers, spec = [value], self.format
-        else:
-            numbers, spec, width = [value, low, high], self.format, float(high) - float(low)
-            sign, dot, decimals = spec.rstrip("f").partition(".")
-            if spec.endswith("f") and dot and 0 < width < 2 * 10.0 ** -int(decimals):
-                digits = 1 - math.floor(math.log10(width))
-                spec = spec if digits > 8 else f"{sign}.{digits}f"  # what is narrower is rounding
-        texts = [x if isinstance(x, str) else UNSIGNED_ZERO.sub("", format(x, spec)) for x in numbers]
-        return texts[0] if len(texts) == 1 else f"{texts[0]} ({texts[1]} … {texts[2]})"
+            return UNSIGNED_ZERO.sub("", format(value, self.format))
+        spec, width = self.format, float(high) - float(low)
+        sign, dot, decimals = spec.rstrip("f").partition(".")
+        if spec.endswith("f") and dot and 0 < width < 2 * 10.0 ** -int(decimals):
+            digits = 1 - math.floor(math.log10(width))
+            spec = spec if digits > 8 else f"{sign}.{digits}f"  # what is narrower is rounding
+        return UNSIGNED_ZERO.sub("", f"{value:{spec}} ({low:{spec}} … {high:{spec}})")
 
 
 def key(name: str, title: str, doc: str, unit: str = "name", format: str = "", shown: bool = True) -> Column:
@@ -167,7 +168,7 @@ class Table:
     """`most` rows of each combination of these columns' values are shown."""
 
     def __post_init__(self) -> None:
-        described, place = pd.Index([column.name for column in self.columns]), f"table {self.title!r}:"
+        described, place = pd.Index([*map(attrgetter("name"), self.columns)]), f"table {self.title!r}:"
         if len(strange := self.frame.columns.difference(described, sort=False)):
             raise InputError(f"{place} column {strange[0]!r} has no title, unit and doc: describe it in columns")
         if len(strange := described.difference(self.frame.columns, sort=False)):
@@ -228,36 +229,40 @@ class Table:
         shown, all_of = len(self.rows()), len(self.frame)
         if shown == all_of:
             return self.title
-        group = f" of each {' and '.join(self.column(name).title for name in self.per)}" if self.per else ""
-        largest = f"those with the largest {self.column(self.by).title}{group}"
+        titles = dict(map(attrgetter("name", "title"), self.columns))
+        group = f" of each {' and '.join(map(titles.__getitem__, self.per))}" if self.per else ""
+        largest = f"those with the largest {titles[self.by]}{group}"
         return f"{self.title}; {shown} of {all_of} rows, {largest}"
 
     def shown(self) -> list[Column]:
         """The columns that are shown. Titles of corrected p name their quantities where there are several."""
-        shown = [column for column in self.columns if column.shown]
-        titles = {f"{column.name}_p_holm": column.title for column in self.columns}
-        if len(titles.keys() & [column.name for column in shown]) < 2:
-            return shown
-        return [replace(c, title=f"{c.title}, of {titles[c.name]}") if c.name in titles else c for c in shown]
+        shown = [*filter(attrgetter("shown"), self.columns)]
+        titles, renamed = dict(map(attrgetter("name", "title"), self.columns)), shown.copy()
+        for i, column in enumerate(shown):
+            if column.name.endswith("_p_holm") and (title := titles.get(column.name.removesuffix("_p_holm"))):
+                renamed[i] = replace(column, title=f"{column.title}, of {title}")
+        return renamed if len({*renamed} - {*shown}) > 1 else shown
 
     def cells(self) -> tuple[list[Column], list[list[str]]]:
         """The columns that are shown, and the text of every cell, row by row."""
-        shown, frame = self.shown(), self.rows()
-        texts = [map(column.text, *frame[[column.name, *(column.interval or ())]].to_dict("list").values())
-                 for column in shown]  # fmt: skip
+        shown, frame, texts = self.shown(), self.rows(), []
+        for column in shown:
+            values = frame[[column.name, *(column.interval or ())]].to_dict("list").values()
+            texts.append(map(column.text, *values))
         return shown, [*map(list, zip(*texts, strict=True))]
 
     def legend(self) -> list[str]:
         """One line per reason: undefined (2 rows) delta: the same in every document."""
-        titles = {column.name: column.title for column in self.shown()}
-        count: Counter[tuple[str, str]] = Counter()
+        titles, lines = dict(map(attrgetter("name", "title"), self.shown())), []
+        count, columns = Counter[tuple[str, str]](), defaultdict[tuple[str, int], list[str]](list)
         for (_, name), reason in self.missing.items():
-            count[name, reason] += name in titles
-        lines: dict[tuple[str, int], list[str]] = {}
+            if name in titles:
+                count[name, reason] += 1
         for (name, reason), n in count.items():
-            if n:
-                lines.setdefault((reason, n), []).append(titles[name])
-        return [f"undefined ({counted(n, 'row')}) {', '.join(t)}: {reason}" for (reason, n), t in lines.items()]
+            columns[reason, n].append(titles[name])
+        for (reason, n), names in columns.items():
+            lines.append(f"undefined ({counted(n, 'row')}) {', '.join(names)}: {reason}")
+        return lines
 
     def print(self, console: Console | None = None) -> None:
         """On the terminal, with the reasons of missing values below; 160 columns wide where there is no terminal.
@@ -273,11 +278,13 @@ class Table:
         for row in rows:
             grid.add_row(*map(Text, map(partial(visible, keep="\n"), row)))
         if grid.__rich_measure__(terminal, terminal.options.update(width=10_000)).maximum > width:
+            least = 1
             for column, grid_column in zip(columns, grid.columns, strict=True):
                 texts = [*map(str, grid_column.cells)]
                 if column.format or all(map(NUMBER.match, texts)):
                     grid_column.width = max(map(cell_len, [*texts, *visible(column.title).split()]))
-            width = max(width, 1 + sum([3 + (grid_column.width or WORD) for grid_column in grid.columns]))
+                least += 3 + (grid_column.width or WORD)
+            width = max(width, least)
         output = terminal
         if width != terminal.width:
             output = Console(width=width, file=terminal.file, force_jupyter=terminal.is_jupyter)
@@ -289,7 +296,7 @@ class Table:
 
     def column_legend(self) -> str:
         """What every shown column means, a line each: its title, its documentation and its unit."""
-        return "\n".join(f"  {column.title}: {column.doc} ({column.unit})" for column in self.shown())
+        return "\n".join(map("  {0.title}: {0.doc} ({0.unit})".format, self.shown()))
 
     def _brief(self) -> "Table":
         if len(self.rows()) <= LONGEST:
@@ -362,7 +369,7 @@ class LongTable(Table):
         return cls([path], columns, title, most=most, keep=scratch)
 
     def __len__(self) -> int:
-        return sum(pq.read_metadata(path).num_rows for path in self.files)
+        return sum(map(attrgetter("num_rows"), map(pq.read_metadata, self.files)))
 
     def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
         """The rows, a row group of a file at a time; all columns without `columns`."""

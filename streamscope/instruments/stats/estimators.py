@@ -33,7 +33,8 @@ from scipy.special import expit, ndtr, ndtri, stdtrit
 from streamscope.cli.errors import InputError
 
 CONFIDENCE = 0.95  # of every interval
-Z = float(ndtri(0.5 + CONFIDENCE / 2))
+UPPER = 0.5 + CONFIDENCE / 2  # stdtrit(df, UPPER), Student's quantile, is half an interval in standard errors
+Z = float(ndtri(UPPER))
 BOOTSTRAP_CLUSTERS = 8  # below this no bootstrap interval of d held 93 % in simulation
 EVEN = 0.8  # clusters are about equal in size where (Σw)²/Σw² is at least this share of their number
 _BATCH_CELLS = 2_000_000  # resampled numbers in memory at once
@@ -86,16 +87,10 @@ class Shared:
         return np.asarray(np.max(totals, axis=0))
 
 
-@dataclass(frozen=True)
-class Clusters:
-    """Codes 0..D−1 [n] of the cells of n observations, how cells share labels, and the number to go by.
+Clusters = namedtuple("Clusters", ("codes", "shared", "count"))
+"""Codes 0..D−1 [n] of the cells of n observations, how cells share labels (`Shared`), and the number to go by.
 
-    With one label per observation a cell is a cluster, and `shared` None; else `count` is the fewest labels of a kind.
-    """
-
-    codes: np.ndarray
-    shared: Shared | None
-    count: int
+With one label per observation a cell is a cluster, and `shared` None; else `count` is the fewest labels of a kind."""
 
 
 def read_clusters(clusters: ArrayLike | Sequence[tuple] | None, n: int) -> Clusters:
@@ -110,7 +105,9 @@ def read_clusters(clusters: ArrayLike | Sequence[tuple] | None, n: int) -> Clust
     if len(labels) != n:
         raise InputError(f"{n} values but {len(labels)} cluster labels")
     if labels.dtype == object:
-        kinds = {len(label) if isinstance(label, tuple | list) else 0 for label in labels}
+        kinds = set[int]()
+        for label in labels:
+            kinds.add(len(label) if isinstance(label, tuple | list) else 0)
         if len(kinds) > 1:
             raise InputError("cluster labels must be of equally many kinds for every value")
         if kinds - {0}:
@@ -185,11 +182,6 @@ def degrees_of_freedom(counts: np.ndarray, shared: Shared | None = None) -> np.n
     return np.asarray(1 / (np.square(p).sum(-1) + w.sum(-1) ** 2 - np.square(w).sum(-1)))
 
 
-def t_quantile(df: ArrayLike) -> np.ndarray:
-    """Two-sided Student quantile: the half-width of a 95 % interval in standard errors."""
-    return np.asarray(stdtrit(df, 0.5 + CONFIDENCE / 2))
-
-
 # ---- means that have a smallest or largest possible value: shares, probabilities, counts --------------
 # t is symmetric: where values are skewed it covers too little, and it can end beyond the limit. How often each of these
 # holds: docs/guides/measuring.md
@@ -212,7 +204,8 @@ def bounded_interval(
     both of fewer than 8 clusters or unequal ones, where g cannot be estimated, are those of `inside`.
     """
     skews = []
-    for e in (residuals, *(cluster_totals(residuals, codes)[0] for codes in (shared.kinds if shared else ()))):
+    for codes in (None, *(shared.kinds if shared else ())):
+        e = residuals if codes is None else cluster_totals(residuals, codes)[0]
         skews.append(np.nan_to_num((e**3).sum(-1) / np.square(e).sum(-1) ** 1.5))
     g = np.take_along_axis(np.array(skews), np.abs(skews).argmax(0)[None], 0)[0]
     q = np.array([t, -t])
@@ -280,7 +273,7 @@ def effective_n(totals: np.ndarray, counts: np.ndarray, clusters: Clusters | Non
     """Independent cases worth as much as clusters of hits [..., clusters]: p(1−p)/SE² · (z/t)², from 1 to Σ counts."""
     shared, d = (None, len(counts)) if clusters is None else (clusters.shared, clusters.count)
     share, error = ratio_and_error(totals, counts, shared)
-    spread, ratio_zt = share * (1 - share), Z / t_quantile(degrees_of_freedom(counts, shared))
+    spread, ratio_zt = share * (1 - share), Z / stdtrit(degrees_of_freedom(counts, shared), UPPER)
     with np.errstate(invalid="ignore"):
         worth = spread / np.maximum(error**2, spread / counts.sum()) * ratio_zt**2
     return np.where(spread == 0, float(d), np.maximum(1.0, worth))
@@ -288,7 +281,7 @@ def effective_n(totals: np.ndarray, counts: np.ndarray, clusters: Clusters | Non
 
 def expanded_level(d: int) -> float:
     """Level for a bootstrap of d clusters to cover 95 %; see `cluster_bootstrap`."""
-    return float(1 - 2 * ndtr(-np.sqrt(d / (d - 1)) * t_quantile(d - 1)))
+    return float(1 - 2 * ndtr(-np.sqrt(d / (d - 1)) * stdtrit(d - 1, UPPER)))
 
 
 def cluster_bootstrap(
@@ -343,7 +336,7 @@ def statistic_interval(
             rise = rise - statistic(*sums[:k], sums[k] - step, *sums[k + 1 :], axis=-1)
             influence += rise / (2 * step.sum() or 1.0) * column[place]
     error = np.sqrt(clustered_square(influence - influence.mean(), shared))
-    half = t_quantile(degrees_of_freedom(shared.sizes, shared)) * np.where(error > 0, error, np.nan)
+    half = stdtrit(degrees_of_freedom(shared.sizes, shared), UPPER) * np.where(error > 0, error, np.nan)
     centre = np.asarray(statistic(*columns, axis=-1))
     return centre - half, centre + half
 

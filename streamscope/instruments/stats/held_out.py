@@ -10,17 +10,17 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
-from scipy.special import bdtr, ndtr, ndtri, stdtr
+from scipy.special import bdtr, ndtr, ndtri, stdtr, stdtrit
 
 from streamscope.cli.errors import InputError, unknown
 from streamscope.instruments.stats.estimators import (
+    UPPER,
     Z,
     cluster_totals,
     degrees_of_freedom,
     ratio_and_error,
     read_clusters,
     sign_flip,
-    t_quantile,
 )
 
 RULES = ("recency", "first_mention", "longest")
@@ -104,7 +104,7 @@ def paired_proportions(
         else:
             p = float(2 * stdtr(df, -abs(difference) / error)) if error > 0 else 1.0
         if error != 0:
-            half = float(t_quantile(df)) * error
+            half = float(stdtrit(df, UPPER)) * error
             low, high = max(-1.0, difference - half), min(1.0, difference + half)
     return ProportionDifference(n, groups, float(x.mean()), float(y.mean()), difference, low, high, p)
 
@@ -171,7 +171,7 @@ def deal(table: pd.DataFrame, seed: int) -> tuple[np.ndarray, str]:
         if min((sides == side).mean() for side in (0, 1)) >= 0.25:
             return sides, "texts, first words"
     shuffled = cases.iloc[rng.permutation(len(cases))].sort_values("relation", kind="stable")
-    side = {name: i % 2 for i, name in enumerate(shuffled["unit"])}
+    side = pd.Series(np.arange(len(shuffled)) % 2, shuffled["unit"])
     return unit.map(side).to_numpy(), "texts"
 
 
