@@ -320,7 +320,7 @@ def answered(
         base, source = pairs[rows].T
         tokens, position, last = tensors_of(model, cases, base)
         sweep = [{}, *(swap(place, U, states[place], base, source, position) for place, _, U in bases)]
-        options = {"at": last[:, None]} if hasattr(model, "segment") else {}
+        options: dict[str, Any] = {"at": last[:, None]} if hasattr(model, "segment") else {}
         for cell, (h, _) in enumerate(passes(model, tokens, sweep, **options)):
             h = h[:, 0] if hasattr(model, "segment") else h[torch.arange(len(rows)), last]
             with torch.no_grad():

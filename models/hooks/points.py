@@ -124,9 +124,9 @@ def _copy_for_nnsight(module: Any, inputs: tuple[Tensor]) -> Tensor:
 
 BLOCK, FOR_GOOD = "of a block", "for good"
 """Values of the attribute `of_streamscope` of our own hooks: copies of a model do not have those of a block."""
-for _hook, _lasts in ((_nothing, BLOCK), (_needs_gradient, FOR_GOOD), (_always, FOR_GOOD), (_for_nnsight, FOR_GOOD),
-                      (_copy_for_nnsight, FOR_GOOD)):  # fmt: skip
-    _hook.of_streamscope = _lasts  # type: ignore[attr-defined]
+_nothing.__dict__["of_streamscope"] = BLOCK
+for _hook in (_needs_gradient, _always, _for_nnsight, _copy_for_nnsight):
+    _hook.__dict__["of_streamscope"] = FOR_GOOD
 
 
 def see_nnsight(model: Any) -> None:
