@@ -17,9 +17,8 @@ from streamscope.models.hooks.points import ReadPoint
 from streamscope.models.interop.transformer_lens_core import HookPoint
 from streamscope.models.layers.head import Embedding, TiedUnembedding, UntiedUnembedding, unembed
 from streamscope.models.layers.noise import Dropout
-from streamscope.models.layers.norms import Norm
 from streamscope.models.layers.positions import PositionTable
-from streamscope.models.layers.residual import Block, State
+from streamscope.models.layers.residual import Block, Norm, State
 
 BlockCall = Callable[[State], State]
 
