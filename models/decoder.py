@@ -17,7 +17,6 @@ from streamscope.models.hooks.points import ReadPoint
 from streamscope.models.interop.transformer_lens_core import HookPoint
 from streamscope.models.layers.head import Embedding, TiedUnembedding, UntiedUnembedding, unembed
 from streamscope.models.layers.noise import Dropout
-from streamscope.models.layers.positions import PositionTable
 from streamscope.models.layers.residual import Block, Norm, State
 
 BlockCall = Callable[[State], State]
@@ -33,9 +32,11 @@ class Decoder(nn.Module):
         self.config = config
         self.embed = Embedding(config.d_vocab, config.d_model, config.init.embed, config.embed_scale)
         self.hook_embed = HookPoint()
-        table = config.positions.table
-        self.pos_embed = PositionTable(config.n_ctx, config.d_model, config.init.positions) if table else None
-        if self.pos_embed is not None:
+        self.pos_embed: nn.Module | None = None
+        if config.positions.table:
+            from streamscope.models.layers.positions import PositionTable
+
+            self.pos_embed = PositionTable(config.n_ctx, config.d_model, config.init.positions)
             self.hook_pos_embed = ReadPoint()
         self.dropout = Dropout(config.dropout) if config.dropout else nn.Identity()
         if isinstance(config.residual, c.Hyper):  # these files register their modules with the parts of a few models

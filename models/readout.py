@@ -125,7 +125,8 @@ def _log_probs(logits: Tensor, index: Tensor, wide: torch.dtype, scale: Tensor |
 def _even(n: int, most: int) -> list[slice]:
     """Split 0 … n−1 into slices of nearly equal size, at most `most`."""
     size = max(1, -(-n // max(1, -(-n // most))))
-    return [slice(i, min(i + size, n)) for i in range(0, max(1, n), size)]
+    cuts = [*range(0, max(1, n), size), n]
+    return list(map(slice, cuts, cuts[1:]))
 
 
 def cross_entropy(h: Float[Tensor, "*rows D"], w: Head, target: Int[Tensor, "*rows"]) -> Float[Tensor, ""]:

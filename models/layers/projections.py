@@ -207,18 +207,18 @@ def fill(
 
 def embedding_size(config: c.ModelConfig) -> float:
     """Root mean square of the initial embedding that enters layer 0: tokens times `embed_scale`, plus positions."""
-
-    def size(rule: c.Init, rows: int) -> float:
+    tables, sizes = [(config.embed_scale, config.init.embed, config.d_vocab)], []
+    if isinstance(config.positions, c.Learned):
+        tables.append((1.0, config.init.positions, config.n_ctx))
+    for scale, rule, rows in tables:
         if isinstance(rule, c.Normal):
-            return config.init_std if rule.std is None else rule.std
-        assert isinstance(rule, c.Scaled)
-        if isinstance(rule, c.Orthogonal):
-            return rule.gain / math.sqrt(max(rows, config.d_model))
-        return rule.gain / math.sqrt(config.d_model * (3 if isinstance(rule, c.FanInUniform) else 1))
-
-    tokens = config.embed_scale * size(config.init.embed, config.d_vocab)
-    learned = isinstance(config.positions, c.Learned)
-    return math.hypot(tokens, size(config.init.positions, config.n_ctx)) if learned else tokens
+            size = config.init_std if rule.std is None else rule.std
+        else:
+            assert isinstance(rule, c.Scaled)
+            fan_in = max(rows, config.d_model) if isinstance(rule, c.Orthogonal) else config.d_model
+            size = rule.gain / math.sqrt(3 * fan_in if isinstance(rule, c.FanInUniform) else fan_in)
+        sizes.append(scale * size)
+    return math.hypot(*sizes)
 
 
 class WithProjections(nn.Module):
