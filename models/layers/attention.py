@@ -84,37 +84,6 @@ class Rope(nn.Module):
         return torch.cat([r, tail], -1) if tail.shape[-1] else r
 
 
-class HeadGate(nn.Module):
-    """The head gate g = σ(W s + b): one number (scalar) or d_h numbers (vector) per head (DST Eq. 14, PLS A.4.2).
-
-    For the query or the values, W is per head, [H, d_h, 1 or d_h]. For the normed input it is [D, H, 1 or d_h], so
-    every head sees the whole width.
-    """
-
-    def __init__(self, spec: c.Gate, d_model: int, n_heads: int, d_head: int) -> None:
-        super().__init__()
-        self.spec, self.n_heads = spec, n_heads
-        width = d_head if spec.shape == "vector" else 1
-        wide = spec.source == "normed"
-        shape = (d_model, n_heads, width) if wide else (n_heads, d_head, width)
-        self.weight = nn.Parameter(torch.empty(shape))
-        self.bias = nn.Parameter(torch.zeros(n_heads, width)) if spec.bias else None
-        self.formula = "btd,dho->btho" if wide else "bthi,hio->btho"
-
-    def init_weights(self, std: float, generator: torch.Generator) -> None:
-        """Initialise weights to zero (g = 1/2 everywhere) or N(0, std), and biases to 0."""
-        nn.init.normal_(self.weight, std=std if self.spec.init == "normal" else 0.0, generator=generator)
-        if self.bias is not None:
-            nn.init.zeros_(self.bias)
-
-    def forward(self, q: Tensor, x: Tensor, x_v: Tensor) -> Float[Tensor, "B T H O"]:
-        """g [B, T, H, 1 or K] from queries q [B, T, H, K], normed input x [B, T, D] and input of the values x_v [B, T,
-        D]."""
-        source = {"query": q, "normed": x, "value": x_v.unflatten(-1, (self.n_heads, -1))}[self.spec.source]
-        logits = torch.einsum(self.formula, source, self.weight)
-        return torch.sigmoid(logits if self.bias is None else logits + self.bias)
-
-
 def _per_head(name: str, method: str) -> property:
     """A property with `method` of the projection `name`, its outputs split into heads; the head axis comes first."""
 
@@ -170,8 +139,11 @@ class Attention(WithProjections):
         if config.positions.slopes:
             self.hook_slopes = OnDemand()
         self.hook_attn_scores, self.hook_pattern = OnDemand(), OnDemand()
-        self.gate = HeadGate(spec.gate, d, self.n_heads, self.d_head) if spec.gate is not None else None
-        if self.gate is not None:
+        self.gate: nn.Module | None = None
+        if spec.gate is not None:
+            from streamscope.models.layers.gate import HeadGate
+
+            self.gate = HeadGate(spec.gate, d, self.n_heads, self.d_head)
             self.hook_z_ungated, self.hook_gate = HookPoint(), HookPoint()
         self.hook_z = HookPoint()
         self.add_projection("o", spec.o, self.widths[0], d, config, writes=True)

@@ -59,13 +59,13 @@ class Projection(nn.Module):
     """Base of the projections. `spec` is the configuration, `n_heads` the number H of channels."""
 
     weight: nn.Parameter
+    default_init: c.Init = c.Normal()  # `WithProjections.add_projection` sets the model's
 
     def __init__(self, spec: c.Projection, d_in: int, d_out: int, n_heads: int) -> None:
         super().__init__()
         self.spec, self.d_in, self.d_out, self.n_heads = spec, d_in, d_out, n_heads
         self.init_scale = self.input_size = 1.0
         self.fan_in = d_in  # number of inputs that one output sums
-        self.default_init: c.Init = c.Normal()  # `WithProjections.add_projection` sets the model's
         self.bias = nn.Parameter(torch.zeros(d_out)) if getattr(spec, "bias", False) else None
 
     def init_weights(self, std: float, generator: torch.Generator) -> None:
@@ -130,56 +130,41 @@ class DenseProjection(Projection):
         return self.weight.T
 
 
+@c.Independent.computed_by
+@c.Kronecker.computed_by
 class MixedProjection(Projection):
-    """Base of the projections whose `weight` is a mixing matrix with a hook."""
+    """A map inside each channel or between channels, whose `weight` is a mixing matrix with a hook.
 
-    plain: str
-    batched: str
+    Independent: y_btho = Σ_i x_bthi W_hio (DST Eq. 4), `weight` [H, d_in/H, d_out/H]. Kronecker: weighted sums of
+    channels, y_btki = Σ_h x_bthi W_kh (DST Eq. 5), `weight` [H to, H from].
+    """
+
+    def __init__(self, spec: c.Independent | c.Kronecker, d_in: int, d_out: int, n_heads: int) -> None:
+        super().__init__(spec, d_in, d_out, n_heads)
+        self.sums_channels = isinstance(spec, c.Kronecker)
+        self.fan_in = n_heads if self.sums_channels else d_in // n_heads
+        shape = (n_heads, n_heads) if self.sums_channels else (n_heads, self.fan_in, d_out // n_heads)
+        self.weight = nn.Parameter(torch.empty(shape))
 
     def forward(self, x: Tensor, mix: OnDemand | None = None) -> Tensor:
         x = x.unflatten(-1, (self.n_heads, -1))  # [B, T, H, i]
         if mix is not None and mix._forward_hooks and mix.listening:
             # a clone, so that a hook cannot write into the parameter through an expanded view
             w = mix(self.weight.expand(x.shape[0], *self.weight.shape).clone())
-            y = torch.einsum(self.batched, x, w)
+            y = torch.einsum("bthi,bkh->btki" if self.sums_channels else "bthi,bhio->btho", x, w)
         else:
-            y = torch.einsum(self.plain, x, self.weight)
+            y = torch.einsum("bthi,kh->btki" if self.sums_channels else "bthi,hio->btho", x, self.weight)
         y = y.flatten(-2)
         return y if self.bias is None else y + self.bias
 
-
-@c.Independent.computed_by
-class IndependentProjection(MixedProjection):
-    """Independent channels, y_btho = Σ_i x_bthi W_hio (DST Eq. 4). `weight` is [H, d_in/H, d_out/H]."""
-
-    plain, batched = "bthi,hio->btho", "bthi,bhio->btho"
-
-    def __init__(self, spec: c.Independent, d_in: int, d_out: int, n_heads: int) -> None:
-        super().__init__(spec, d_in, d_out, n_heads)
-        self.fan_in = d_in // n_heads
-        self.weight = nn.Parameter(torch.empty(n_heads, self.fan_in, d_out // n_heads))
-
     def matrix(self) -> Float[Tensor, "d_in d_out"]:
-        return torch.block_diag(*self.weight)
-
-
-@c.Kronecker.computed_by
-class KroneckerProjection(MixedProjection):
-    """Weighted sums of channels, y_btki = Σ_h x_bthi W_kh (DST Eq. 5). `weight` is [H to, H from]."""
-
-    plain, batched = "bthi,kh->btki", "bthi,bkh->btki"
-
-    def __init__(self, spec: c.Kronecker, d_in: int, d_out: int, n_heads: int) -> None:
-        super().__init__(spec, d_in, d_out, n_heads)
-        self.fan_in = n_heads
-        self.weight = nn.Parameter(torch.empty(n_heads, n_heads))
-
-    def matrix(self) -> Float[Tensor, "d_in d_out"]:
+        if not self.sums_channels:
+            return torch.block_diag(*self.weight)
         eye = torch.eye(self.d_in // self.n_heads, dtype=self.weight.dtype, device=self.weight.device)
         return torch.kron(self.weight.T.contiguous(), eye)
 
     def flops(self) -> int:
-        return 2 * self.n_heads * self.d_in
+        return 2 * self.n_heads * self.d_in if self.sums_channels else super().flops()
 
 
 @torch.no_grad()

@@ -118,7 +118,7 @@ BESIDE = {
     "models/interop/transformer_lens_api.py": {  # TransformerLens, 2 seconds
         "streamscope.models.interop.activation_cache", "transformer_lens.model_bridge.composition_scores",
     },
-    "models/layers/attention.py": {"streamscope.models.layers.positions"},  # of models without rotary positions
+    "models/layers/attention.py": {f"streamscope.models.layers.{name}" for name in ("gate", "positions")},
     "models/layers/residual.py": {"streamscope.models.layers.canon"},  # of few models
     "models/training/parallel.py": {  # of several GPUs only
         "torch.distributed.device_mesh", "torch.distributed.fsdp", "torch.distributed.tensor",
