@@ -337,7 +337,7 @@ class FeatureReader:
     def _record(self, streams: list[Tensor], truth: Tensor, stats: AttentionStats) -> ForwardRecord:
         """With the predictions of every layer (PLS B.5.1)."""
         target, head = truth, self.model.head
-        top_tokens = []
+        top_tokens: list[tuple[Tensor, ...]] = []
         for stream in reversed(streams):  # last layer first, because its prediction may be the target
             ids, first, second, p = top_two(stream, head, target)
             if not top_tokens and self.how.target == "final":

@@ -5,7 +5,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from jaxtyping import Float, Int
@@ -19,6 +19,9 @@ from streamscope.models.layers.head import Embedding, TiedUnembedding, UntiedUne
 from streamscope.models.layers.noise import Dropout
 from streamscope.models.layers.residual import Block, Norm, State
 
+if TYPE_CHECKING:
+    from streamscope.models.layers.positions import PositionTable
+
 BlockCall = Callable[[State], State]
 
 
@@ -26,13 +29,14 @@ class Decoder(nn.Module):
     """Computes logits from token ids. Weights are unset until `init_weights`, or until they are loaded."""
 
     ln_final: Norm
+    pos_embed: "PositionTable | None"
 
     def __init__(self, config: c.ModelConfig) -> None:
         super().__init__()
         self.config = config
         self.embed = Embedding(config.d_vocab, config.d_model, config.init.embed, config.embed_scale)
         self.hook_embed = HookPoint()
-        self.pos_embed: nn.Module | None = None
+        self.pos_embed = None
         if config.positions.table:
             from streamscope.models.layers.positions import PositionTable
 

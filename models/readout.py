@@ -211,7 +211,8 @@ def top_two(
 ) -> tuple[Int[Tensor, " rows"], Float[Tensor, " rows"], Float[Tensor, " rows"], Float[Tensor, " rows"]]:
     """Per row, the most probable token by softmax(h W^T), its probability, the second-highest and that of `target`.
 
-    Probabilities are in at least fp32. Logits are computed in tiles [1024, 512]; of each tile only ln Σ exp and its largest logits are kept.
+    Probabilities are in at least fp32. Logits are computed in tiles [1024, 512]; of each tile only ln Σ exp and its
+    largest logits are kept.
     """
     parts = [_top_two(h[i : i + TILE_ROWS], w, target[i : i + TILE_ROWS]) for i in range(0, h.shape[0], TILE_ROWS)]
     ids, first, second, of_target = map(torch.cat, zip(*parts, strict=True))

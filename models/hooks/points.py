@@ -125,7 +125,7 @@ BLOCK, FOR_GOOD = "of a block", "for good"
 """Values of the attribute `of_streamscope` of our own hooks: copies of a model do not have those of a block."""
 for _hook, _lasts in ((_nothing, BLOCK), (_needs_gradient, FOR_GOOD), (_always, FOR_GOOD), (_for_nnsight, FOR_GOOD),
                       (_copy_for_nnsight, FOR_GOOD)):  # fmt: skip
-    _hook.of_streamscope = _lasts  # type: ignore[attr-defined]
+    _hook.of_streamscope = _lasts  # type: ignore[union-attr]
 
 
 def see_nnsight(model: Any) -> None:

@@ -21,6 +21,7 @@ from streamscope.models.layers.projections import DenseProjection, Projection, W
 
 if TYPE_CHECKING:
     from streamscope.models.generate import KeyValues
+    from streamscope.models.layers.gate import HeadGate
 
 _TABLES: WeakValueDictionary[tuple[Any, ...], Tensor] = WeakValueDictionary()
 """The rotary tables in use: layers and models with equal positions hold the same tensors."""
@@ -32,7 +33,8 @@ def rotary_tables(
 ) -> tuple[Float[Tensor, "T 1 R"], Float[Tensor, "T 1 R"]]:
     """cos and sin of t θ_i [T, 1, R], computed in fp64 on the CPU; on "meta" without values, for sizes of any file."""
     if device.type == "meta":
-        return torch.empty(2, n_ctx, 1, rotated, dtype=dtype, device=device).unbind()
+        table = torch.empty(n_ctx, 1, rotated, dtype=dtype, device=device)
+        return table, torch.empty_like(table)
     key = base, stretch, rotated, n_ctx, dtype, device
     cos, sin = _TABLES.get(("cos", *key)), _TABLES.get(("sin", *key))
     if cos is None or sin is None:
@@ -103,6 +105,7 @@ class Attention(WithProjections):
 
     v: Projection
     o: Projection
+    gate: "HeadGate | None"
 
     def __init__(self, config: c.ModelConfig, layer: int = 0) -> None:
         super().__init__()
@@ -139,7 +142,7 @@ class Attention(WithProjections):
         if config.positions.slopes:
             self.hook_slopes = OnDemand()
         self.hook_attn_scores, self.hook_pattern = OnDemand(), OnDemand()
-        self.gate: nn.Module | None = None
+        self.gate = None
         if spec.gate is not None:
             from streamscope.models.layers.gate import HeadGate
 
