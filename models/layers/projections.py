@@ -34,23 +34,21 @@ ONEDNN = 2**18
 core of an AMD EPYC with AVX-512, width 576: 104 against 93 GFLOPS in the FFN, 98 against 67 with 49,152 logits."""
 
 
-def prefers_onednn(x: Tensor, weight: Tensor) -> bool:
-    """Whether x Wᵀ is computed by oneDNN: in fp32, without autocast, gradients (forward-mode too) and compilation."""
-    return (
+def linear(
+    x: Float[Tensor, "*batch i"], weight: Float[Tensor, "o i"], bias: Float[Tensor, " o"] | None = None
+) -> Float[Tensor, "*batch o"]:
+    """x Wᵀ + b, padded with zeros (DST's 516) on a GPU and by oneDNN for large weights on a CPU, where that is faster.
+
+    oneDNN is used in fp32, without autocast, gradients (forward-mode too) and compilation.
+    """
+    if (
         weight.numel() >= ONEDNN
         and x.device.type == "cpu"
         and x.dtype == weight.dtype == torch.float32
         and not (torch.is_grad_enabled() or torch.is_autocast_enabled("cpu") or torch.compiler.is_compiling())
         and torch.backends.mkldnn.is_available()
-        and all(unpack_dual(t).tangent is None for t in (x, weight))  # its product would drop them in silence
-    )
-
-
-def linear(
-    x: Float[Tensor, "*batch i"], weight: Float[Tensor, "o i"], bias: Float[Tensor, " o"] | None = None
-) -> Float[Tensor, "*batch o"]:
-    """x Wᵀ + b by oneDNN for large weights, and padded with zeros (DST's 516) on a GPU, where that is faster."""
-    if prefers_onednn(x, weight):
+        and unpack_dual(x).tangent is unpack_dual(weight).tangent is None  # oneDNN would drop tangents in silence
+    ):
         return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
     more_out, more_in = -weight.shape[0] % ALIGNMENT, -weight.shape[1] % ALIGNMENT
     if not (more_in or more_out) or not gains_from_padding(x):
