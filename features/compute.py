@@ -337,12 +337,12 @@ class FeatureReader:
     def _record(self, streams: list[Tensor], truth: Tensor, stats: AttentionStats) -> ForwardRecord:
         """With the predictions of every layer (PLS B.5.1)."""
         target, head = truth, self.model.head
-        top_tokens = []
+        top_tokens: list[tuple[Tensor, ...]] = []
         for stream in reversed(streams):  # last layer first, because its prediction may be the target
-            top_tokens.append(top_two(stream, head, target))
-            if len(top_tokens) == 1 and self.how.target == "final":
-                target = top_tokens[0].ids
-                top_tokens[0] = top_tokens[0]._replace(target=top_tokens[0].first)
+            ids, first, second, p = top_two(stream, head, target)
+            if not top_tokens and self.how.target == "final":
+                target, p = ids, first
+            top_tokens.append((ids, first, second, p))
         ids, first, second, p = map(torch.stack, zip(*reversed(top_tokens), strict=True))
         hit = ids == target
         if self.how.traj_prob == "zeroed":

@@ -6,7 +6,7 @@ A multiply-add counts as two. Only matrix products count, not norms, activations
 attention counts all n keys (4 n H d_h per layer), without subtracting the causal half.
 """
 
-from streamscope.models.layers.attention import HeadGate
+from streamscope.models.layers.gate import HeadGate
 from streamscope.models.layers.hdpl import HdplProjection
 from streamscope.models.layers.hyper_mixing import HyperConnection
 from streamscope.models.layers.projections import Projection

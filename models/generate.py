@@ -6,16 +6,36 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from streamscope.cli.errors import InputError
 from streamscope.models.hooks import Edits, edit, forward_at, keeps_positions, not_finite, pad
 from streamscope.models.hooks.points import any_hooks
-from streamscope.models.layers.attention import KeyValues
 
 if TYPE_CHECKING:
     from streamscope.models.transformer import StreamTransformer
+
+
+class KeyValues:
+    """Keys, after positions, and values [B, C, G, K] of a text that grows to C tokens, for `Attention.memory`.
+
+    `at` [B, P] are the positions of the tokens that the next pass reads; a pass replaces what stands there. Positions
+    beyond a query's own are masked, so what padding left there does not matter.
+    """
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+        self.at: Tensor
+        self.k: Tensor | None = None
+        self.v: Tensor | None = None
+
+    def add(self, k: Float[Tensor, "B P G K"], v: Float[Tensor, "B P G K"]) -> tuple[Tensor, Tensor]:
+        if self.k is None or self.v is None:
+            self.k, self.v = (x.new_zeros(len(x), self.length, *x.shape[2:]) for x in (k, v))
+        rows = torch.arange(len(k), device=k.device)[:, None]
+        self.k[rows, self.at], self.v[rows, self.at] = k, v
+        return self.k, self.v
 
 
 @torch.no_grad()

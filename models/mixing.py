@@ -18,9 +18,9 @@ from torch import Tensor, nn
 
 from streamscope.models import config as c
 from streamscope.models.hooks import capture
-from streamscope.models.layers.attention import HeadGate
+from streamscope.models.layers.gate import HeadGate
 from streamscope.models.layers.hyper_mixing import HyperConnection
-from streamscope.models.layers.projections import KroneckerProjection
+from streamscope.models.layers.projections import MixedProjection
 
 METRICS = {
     "distance_static": "‖H_res − I‖_F with the biases alone (SPEC §1.5)",
@@ -93,8 +93,8 @@ def gates(model: nn.Module) -> dict[str, HeadGate]:
 
 def routing(model: nn.Module) -> dict[str, Float[Tensor, "H H"]]:
     """The Kronecker matrices W [H to, H from] by the name of their projection, detached."""
-    projections = ((name, m) for name, m in model.named_modules() if isinstance(m, KroneckerProjection))
-    return {name: m.weight.detach() for name, m in projections}
+    projections = ((name, m) for name, m in model.named_modules() if isinstance(m, MixedProjection))
+    return {name: m.weight.detach() for name, m in projections if m.sums_channels}
 
 
 def inert_modules(model: nn.Module) -> dict[str, str]:
@@ -122,7 +122,7 @@ def unseen(model: nn.Module) -> dict[str, str]:
 
 def has_mixing(model: nn.Module) -> bool:
     """Whether `measure` returns any row."""
-    return any(isinstance(m, HyperConnection | HeadGate | KroneckerProjection) for m in model.modules())
+    return bool(connections(model) or gates(model) or routing(model))
 
 
 def distance(H: Float[Tensor, "*B N N"]) -> Float[Tensor, "*B"]:

@@ -5,7 +5,7 @@ pass, and memory of [chunk, V].
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from streamscope.models.layers.head import Capped, Head, softcap, unembed
+from streamscope.models.layers.projections import Capped, Head, softcap, unembed
 
 IGNORE = -100
 """The target that stands for “none”: padding, for example."""
@@ -125,7 +125,8 @@ def _log_probs(logits: Tensor, index: Tensor, wide: torch.dtype, scale: Tensor |
 def _even(n: int, most: int) -> list[slice]:
     """Split 0 … n−1 into slices of nearly equal size, at most `most`."""
     size = max(1, -(-n // max(1, -(-n // most))))
-    return [slice(i, min(i + size, n)) for i in range(0, max(1, n), size)]
+    cuts = [*range(0, max(1, n), size), n]
+    return list(map(slice, cuts, cuts[1:]))
 
 
 def cross_entropy(h: Float[Tensor, "*rows D"], w: Head, target: Int[Tensor, "*rows"]) -> Float[Tensor, ""]:
@@ -175,14 +176,10 @@ def log_probs_at(logits: Float[Tensor, "rows V"], ids: Int[Tensor, "rows ids"]) 
 
 def token_losses(h: Float[Tensor, "*rows D"], w: Head, target: Int[Tensor, "*rows"]) -> Float[Tensor, "*rows"]:
     """−log softmax(h W^T)[target] per position in nats, 0 if the target is `IGNORE`; without a gradient."""
-    flat = target.reshape(-1)
-
-    def loss(logits: Tensor, rows: slice) -> Tensor:
-        t = flat[rows]
-        real = t != IGNORE
-        return torch.where(real, -log_probs_at(logits, torch.where(real, t, 0)[:, None])[:, 0], 0.0)
-
-    return map_logits(h.reshape(-1, h.shape[-1]), w, loss).reshape(target.shape)
+    ids = torch.where(target == IGNORE, 0, target).reshape(-1, 1)
+    flat = h.reshape(-1, h.shape[-1])
+    log_probs = map_logits(flat, w, lambda logits, rows: log_probs_at(logits, ids[rows]))
+    return torch.where(target == IGNORE, 0.0, -log_probs.reshape(target.shape))
 
 
 def divergences(
@@ -204,30 +201,25 @@ def divergences(
     return map_logits(h_p.reshape(-1, h_p.shape[-1]), w_p, kl).reshape(h_p.shape[:-1])
 
 
-class TopTwo(NamedTuple):
-    """Per row, the most probable token, its probability, the second-highest and the target's probability."""
-
-    ids: Int[Tensor, " rows"]
-    first: Float[Tensor, " rows"]
-    second: Float[Tensor, " rows"]
-    target: Float[Tensor, " rows"]
-
-
 TILE, TILE_ROWS = 512, 1024
 """Columns and rows of a tile of logits, which stays in the cache and makes the product faster too."""
 
 
 @torch.no_grad()
-def top_two(h: Float[Tensor, "rows D"], w: Head, target: Int[Tensor, " rows"]) -> TopTwo:
-    """The two highest probabilities of softmax(h W^T) and that of `target`, in at least fp32.
+def top_two(
+    h: Float[Tensor, "rows D"], w: Head, target: Int[Tensor, " rows"]
+) -> tuple[Int[Tensor, " rows"], Float[Tensor, " rows"], Float[Tensor, " rows"], Float[Tensor, " rows"]]:
+    """Per row, the most probable token by softmax(h W^T), its probability, the second-highest and that of `target`.
 
-    Logits are computed in tiles [1024, 512]; of each tile only ln Σ exp and its largest logits are kept.
+    Probabilities are in at least fp32. Logits are computed in tiles [1024, 512]; of each tile only ln Σ exp and its
+    largest logits are kept.
     """
     parts = [_top_two(h[i : i + TILE_ROWS], w, target[i : i + TILE_ROWS]) for i in range(0, h.shape[0], TILE_ROWS)]
-    return TopTwo(*map(torch.cat, zip(*parts, strict=True)))
+    ids, first, second, of_target = map(torch.cat, zip(*parts, strict=True))
+    return ids, first, second, of_target
 
 
-def _top_two(h: Tensor, head: Head, target: Tensor) -> TopTwo:
+def _top_two(h: Tensor, head: Head, target: Tensor) -> tuple[Tensor, ...]:
     w, cap = (head.weight, head.cap) if isinstance(head, Capped) else (head, 0.0)
     dtype = torch.promote_types(h.dtype, torch.float32)
     h, n = h.to(dtype), h.shape[0]
@@ -250,4 +242,4 @@ def _top_two(h: Tensor, head: Head, target: Tensor) -> TopTwo:
     total = lse.logsumexp(0)
     p_first = (first - total).exp()
     p_target = (softcap((h * w[target].to(dtype)).sum(-1), cap) - total).exp()
-    return TopTwo(ids, p_first, (second - total).exp(), torch.where(ids == target, p_first, p_target))
+    return ids, p_first, (second - total).exp(), torch.where(ids == target, p_first, p_target)

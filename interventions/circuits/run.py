@@ -24,9 +24,8 @@ from streamscope.interventions.circuits.graph import Graph, n_streams, read_vect
 from streamscope.models.config import Hyper
 from streamscope.models.decoder import gather_positions
 from streamscope.models.layers.attention import Attention
-from streamscope.models.layers.head import unembed
 from streamscope.models.layers.hyper_mixing import mix, spread
-from streamscope.models.layers.projections import DenseProjection
+from streamscope.models.layers.projections import DenseProjection, unembed
 from streamscope.models.layers.residual import Block
 
 
@@ -252,9 +251,10 @@ def _normed(block: Block, name: str, x: Float[Tensor, "B heads T D"]) -> Float[T
     B, n = x.shape[:2]
     flat = x.flatten(0, 1)
     by_value = name == "v" or (name == "g" and block.attn.gate is not None and block.attn.gate.spec.source == "value")
-    q_like = block._part("canon_a", block._part("ln1", flat)) if not by_value or block.value_path == "shared" else None
-    y = q_like if q_like is not None else block._value_input(flat, flat)
-    assert y is not None
+    if by_value and block.value_path != "shared":
+        y = block.ln1_v(flat) if block.value_path == "own" else flat
+    else:
+        y = block._part("canon_a", block._part("ln1", flat))
     return y.unflatten(0, (B, n))
 
 

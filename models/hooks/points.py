@@ -18,7 +18,6 @@ import torch
 from torch import Tensor
 
 from streamscope.cli.errors import InputError
-from streamscope.models.config import ModelConfig
 from streamscope.models.interop.transformer_lens_core import HookPoint
 
 
@@ -86,7 +85,7 @@ class OnDemand(HookPoint):
 class ObservePoint(HookPoint):
     """A point that shows `shows` and cannot be edited; edit `instead`."""
 
-    def __init__(self, instead: str, shows: str = "the sum of the streams") -> None:
+    def __init__(self, instead: str, shows: str) -> None:
         super().__init__()
         self.instead, self.shows = instead, shows
 
@@ -136,14 +135,6 @@ def see_nnsight(model: Any) -> None:
             point._forward_pre_hooks.setdefault("nnsight", _copy_for_nnsight)
         elif "forward" in vars(point) and isinstance(point, OnDemand | ObservePoint):
             point._forward_hooks.setdefault("nnsight", _for_nnsight)
-
-
-def resid_point(config: ModelConfig, place: str) -> HookPoint:
-    """Make `hook_resid_{place}`: editable with one stream, observe-only with several."""
-    if not config.residual.streams:
-        return ReadPoint()
-    shows = f"the {getattr(config.residual, 'reduce', 'sum')} of the streams"
-    return ObservePoint(" or ".join(f"hook_{stream}_{place}" for stream in config.residual.streams), shows)
 
 
 def _awaited(point: HookPoint) -> bool:

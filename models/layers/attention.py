@@ -1,9 +1,10 @@
-"""Causal multi-head attention with channelized projections and head gates (DST §2.3, §2.6; PLS A.4)."""
+"""Causal multi-head attention with channelized projections, RoPE and head gates (DST §2.3, §2.6; PLS A.4)."""
 
 import math
 from dataclasses import replace
 from threading import get_ident
-from typing import Any
+from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
 
 import torch
 import torch.nn.functional as F
@@ -14,68 +15,88 @@ from torch.autograd.function import once_differentiable
 from streamscope.models import config as c
 from streamscope.models.hooks.points import OnDemand, ReadPoint
 from streamscope.models.interop.transformer_lens_core import HookPoint
-from streamscope.models.layers.head import softcap
 from streamscope.models.layers.noise import dropout
-from streamscope.models.layers.projections import DenseProjection, Projection, WithProjections, embedding_size, linear
+from streamscope.models.layers.projections import (
+    DenseProjection,
+    Projection,
+    WithProjections,
+    embedding_size,
+    linear,
+    softcap,
+)
+
+if TYPE_CHECKING:
+    from streamscope.models.generate import KeyValues
+    from streamscope.models.layers.gate import HeadGate
+
+_TABLES: WeakValueDictionary[tuple[Any, ...], Tensor] = WeakValueDictionary()
+"""The rotary tables in use: layers and models with equal positions hold the same tensors."""
 
 
-class HeadGate(nn.Module):
-    """The head gate g = σ(W s + b): one number (scalar) or d_h numbers (vector) per head (DST Eq. 14, PLS A.4.2).
+@torch.inference_mode(False)  # a model in training may share them
+def rotary_tables(
+    base: float, stretch: c.Stretch | None, rotated: int, n_ctx: int, dtype: torch.dtype, device: torch.device
+) -> tuple[Float[Tensor, "T 1 R"], Float[Tensor, "T 1 R"]]:
+    """cos and sin of t θ_i [T, 1, R], computed in fp64 on the CPU; on "meta" without values, for sizes of any file."""
+    if device.type == "meta":
+        table = torch.empty(n_ctx, 1, rotated, dtype=dtype, device=device)
+        return table, torch.empty_like(table)
+    key = base, stretch, rotated, n_ctx, dtype, device
+    cos, sin = _TABLES.get(("cos", *key)), _TABLES.get(("sin", *key))
+    if cos is None or sin is None:
+        theta = base ** (-torch.arange(0, rotated, 2, dtype=torch.float64, device="cpu") / rotated)
+        if stretch is not None:
+            s = ((stretch.original * theta / (2 * math.pi) - stretch.low) / (stretch.high - stretch.low)).clamp(0, 1)
+            theta = theta * ((1 - s) / stretch.factor + s)
+        angle = torch.outer(torch.arange(n_ctx, dtype=torch.float64, device="cpu"), theta)
+        angle = torch.cat([angle, angle], -1)[:, None, :]
+        cos, sin = angle.cos().to(device, dtype), angle.sin().to(device, dtype)
+        _TABLES[("cos", *key)], _TABLES[("sin", *key)] = cos, sin
+    return cos, sin
 
-    For the query or the values, W is per head, [H, d_h, 1 or d_h]. For the normed input it is [D, H, 1 or d_h], so
-    every head sees the whole width.
+
+@c.Rope.computed_by
+class Rope(nn.Module):
+    """RoPE: x_t -> x_t cos(t θ) + rotate_half(x_t) sin(t θ), θ_i = base^(−2i/R) on the first R dimensions.
+
+    Stretching replaces θ_i by θ_i ((1 − s_i)/factor + s_i) (`config.Stretch`). Other encodings have the same interface
+    (`layers.positions`).
     """
 
-    def __init__(self, spec: c.Gate, d_model: int, n_heads: int, d_head: int) -> None:
+    cos: Tensor
+    sin: Tensor
+    slopes = None
+
+    def __init__(self, spec: c.Rope, d_head: int, n_heads: int, n_ctx: int) -> None:
         super().__init__()
-        self.spec, self.n_heads = spec, n_heads
-        width = d_head if spec.shape == "vector" else 1
-        wide = spec.source == "normed"
-        shape = (d_model, n_heads, width) if wide else (n_heads, d_head, width)
-        self.weight = nn.Parameter(torch.empty(shape))
-        self.bias = nn.Parameter(torch.zeros(n_heads, width)) if spec.bias else None
-        self.formula = "btd,dho->btho" if wide else "bthi,hio->btho"
+        self.rotated = int(d_head * spec.fraction)
+        self.table = spec.base, spec.stretch, self.rotated, n_ctx
+        cos, sin = rotary_tables(*self.table, torch.float32, torch.get_default_device())
+        self.register_buffer("cos", cos, persistent=False)
+        self.register_buffer("sin", sin, persistent=False)
 
-    def init_weights(self, std: float, generator: torch.Generator) -> None:
-        """Initialise weights to zero (g = 1/2 everywhere) or N(0, std), and biases to 0."""
-        nn.init.normal_(self.weight, std=std if self.spec.init == "normal" else 0.0, generator=generator)
-        if self.bias is not None:
-            nn.init.zeros_(self.bias)
+    def _apply(self, fn: Any, recurse: bool = True) -> "Rope":
+        """Take the tables anew for `.to`, `.double` and the like, in the new dtype or at least fp32."""
+        super()._apply(fn, recurse)
+        dtype = torch.promote_types(self.cos.dtype, torch.float32)
+        self.cos, self.sin = rotary_tables(*self.table, dtype, self.cos.device)
+        return self
 
-    def forward(self, q: Tensor, x: Tensor, x_v: Tensor) -> Float[Tensor, "B T H O"]:
-        """g [B, T, H, 1 or K] from queries q [B, T, H, K], normed input x [B, T, D] and input of the values x_v [B, T,
-        D]."""
-        source = {"query": q, "normed": x, "value": x_v.unflatten(-1, (self.n_heads, -1))}[self.spec.source]
-        logits = torch.einsum(self.formula, source, self.weight)
-        return torch.sigmoid(logits if self.bias is None else logits + self.bias)
-
-
-class KeyValues:
-    """Keys, after positions, and values [B, C, G, K] of a text that grows to C tokens, for `Attention.memory`.
-
-    `at` [B, P] are the positions of the tokens that the next pass reads; a pass replaces what stands there. Positions
-    beyond a query's own are masked, so what padding left there does not matter.
-    """
-
-    def __init__(self, length: int) -> None:
-        self.length = length
-        self.at: Tensor
-        self.k: Tensor | None = None
-        self.v: Tensor | None = None
-
-    def add(self, k: Float[Tensor, "B P G K"], v: Float[Tensor, "B P G K"]) -> tuple[Tensor, Tensor]:
-        if self.k is None or self.v is None:
-            self.k, self.v = (x.new_zeros(len(x), self.length, *x.shape[2:]) for x in (k, v))
-        rows = torch.arange(len(k), device=k.device)[:, None]
-        self.k[rows, self.at], self.v[rows, self.at] = k, v
-        return self.k, self.v
+    def rotate(self, x: Float[Tensor, "B T H K"], index: Int[Tensor, "B T"] | None = None) -> Float[Tensor, "B T H K"]:
+        """Rotate queries or keys; position 0 is the first token. `index` holds the positions of x, if not all."""
+        r, tail = x[..., : self.rotated], x[..., self.rotated :]
+        half = self.rotated // 2
+        where = slice(x.shape[1]) if index is None else index
+        turned = torch.cat([-r[..., half:], r[..., :half]], -1)
+        r = (r * self.cos[where] + turned * self.sin[where]).to(x.dtype)
+        return torch.cat([r, tail], -1) if tail.shape[-1] else r
 
 
-def _per_head(name: str, method: str, axis: int) -> property:
-    """A property with `method` of the projection `name`, split into heads at `axis`; the head axis comes first."""
+def _per_head(name: str, method: str) -> property:
+    """A property with `method` of the projection `name`, its outputs split into heads; the head axis comes first."""
 
     def read(self: "Attention") -> Tensor:
-        heads = getattr(self._modules[name], method)().unflatten(axis, (-1, self.d_head)).movedim(axis, 0)
+        heads = getattr(self._modules[name], method)().unflatten(-1, (-1, self.d_head)).movedim(-2, 0)
         return heads.repeat_interleave(self.n_heads // len(heads), 0)
 
     return property(read)
@@ -90,6 +111,7 @@ class Attention(WithProjections):
 
     v: Projection
     o: Projection
+    gate: "HeadGate | None"
 
     def __init__(self, config: c.ModelConfig, layer: int = 0) -> None:
         super().__init__()
@@ -104,6 +126,8 @@ class Attention(WithProjections):
             positions = c.NoPositions()
         elif isinstance(positions, c.Rope) and positions.local_base and self.window:
             positions = replace(positions, base=positions.local_base, stretch=None)
+        if not positions.rotates:
+            import streamscope.models.layers.positions  # noqa: F401  # registers its modules with their parts
         self.positions = positions.module(positions, self.d_head, self.n_heads, config.n_ctx)
         self.kv_heads = config.kv_heads
         self.widths = (self.n_heads * self.d_head, *(self.kv_heads * self.d_head,) * 2)
@@ -124,8 +148,11 @@ class Attention(WithProjections):
         if config.positions.slopes:
             self.hook_slopes = OnDemand()
         self.hook_attn_scores, self.hook_pattern = OnDemand(), OnDemand()
-        self.gate = HeadGate(spec.gate, d, self.n_heads, self.d_head) if spec.gate is not None else None
-        if self.gate is not None:
+        self.gate = None
+        if spec.gate is not None:
+            from streamscope.models.layers.gate import HeadGate
+
+            self.gate = HeadGate(spec.gate, d, self.n_heads, self.d_head)
             self.hook_z_ungated, self.hook_gate = HookPoint(), HookPoint()
         self.hook_z = HookPoint()
         self.add_projection("o", spec.o, self.widths[0], d, config, writes=True)
@@ -165,7 +192,11 @@ class Attention(WithProjections):
         self, q: Float[Tensor, "B rows H K"], k: Float[Tensor, "B T G K"], v: Float[Tensor, "B T G K"],
         gate: Float[Tensor, "B rows H O"] | None = None, positions: Int[Tensor, "B P"] | None = None,
     ) -> Float[Tensor, "B rows H K"]:  # fmt: skip
-        """z of every head from queries, keys and values before positions, and the gate if there is one."""
+        """z of every head from queries, keys and values before positions: A V, times the gate if there is one.
+
+        Scores and attention weights are only materialised if somebody listens to them. `positions` [B, P] are those of
+        the queries, if not all: only in evaluation and without listeners.
+        """
         memory = self.memory.get(get_ident()) if self.memory else None
         positions = positions if memory is None else memory.at
         q = self.positions.rotate(q, positions)
@@ -175,7 +206,36 @@ class Attention(WithProjections):
         q = q if self.query_scale == 1 else q * self.query_scale
         if memory is not None:
             k, v = memory.add(k, v)
-        z = self._attend(q, k, v, positions)
+        if self.kv_heads != self.n_heads:
+            copies = self.n_heads // self.kv_heads
+            k, v = k.repeat_interleave(copies, 2), v.repeat_interleave(copies, 2)
+        q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)  # [B, H, T, K]
+        n, rate, slopes, bias = k.shape[2], self.dropout if self.training else 0.0, self.positions.slopes, None
+        if slopes is not None:  # with a batch axis only if somebody listens to them
+            slopes = self.hook_slopes(slopes.repeat(len(q), 1)) if self.hook_slopes.listening else slopes
+            bias = self.positions.bias(n, slopes)
+            bias = bias if positions is None else bias[:, positions].transpose(0, 1)
+        heard = self.hook_attn_scores._forward_hooks or self.hook_pattern._forward_hooks
+        has_listener = heard and (self.hook_attn_scores.listening or self.hook_pattern.listening)
+        drops = rate > 0 and q.device.type == "cpu"  # torch has no fused CPU kernel with dropout
+        if drops or has_listener or self.softcap:
+            scores = softcap(q @ k.mT / math.sqrt(self.d_head), self.softcap)
+            scores = (scores if bias is None else scores + bias).masked_fill(self._hidden(k, positions), -torch.inf)
+            pattern = self.hook_attn_scores(scores).softmax(-1) if has_listener else scores.softmax(-1)
+            pattern = self.hook_pattern(pattern) if has_listener else pattern
+            z = (dropout(pattern, rate) if rate else pattern).to(v.dtype) @ v
+        elif positions is None and bias is None and not 0 < self.window < n:
+            z = causal_attention(q, k, v, rate)
+        else:
+            mask = ~self._hidden(k, positions)
+            if bias is not None:
+                mask = bias.masked_fill(~mask, -torch.inf).to(q.dtype)
+                mask = mask.expand(q.shape[0], *mask.shape[-3:])  # one kernel, whether or not slopes are listened to
+            z = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=rate)
+        if not self.training:  # NaN where a query or its own key is not finite; torch's kernel would give 0 there
+            own_keys = k if positions is None else pick(k.transpose(1, 2), positions).transpose(1, 2)
+            z = z.add((q + own_keys).to(z.dtype), alpha=0)
+        z = z.transpose(1, 2)
         return z if gate is None else self.hook_z_ungated(z) * self.hook_gate(gate)
 
     def _project_jointly(self, inputs: dict[str, Tensor]) -> list[Tensor]:
@@ -213,41 +273,6 @@ class Attention(WithProjections):
         y = y if norm is None or over_layer else norm(y)
         return getattr(self, f"hook_{name}")(y)
 
-    def _attend(self, q: Tensor, k: Tensor, v: Tensor, positions: Tensor | None) -> Float[Tensor, "B rows H K"]:
-        """A V per head; scores and attention weights are only materialised if somebody listens to them.
-
-        `positions` [B, P] are those of the queries, if not all: only in evaluation and without listeners.
-        """
-        if self.kv_heads != self.n_heads:
-            k, v = (x.repeat_interleave(self.n_heads // self.kv_heads, 2) for x in (k, v))
-        own_keys = k if positions is None else pick(k, positions)
-        q, own_keys, k, v = (t.transpose(1, 2) for t in (q, own_keys, k, v))  # [B, H, T, K]
-        n, rate, slopes, bias = k.shape[2], self.dropout if self.training else 0.0, self.positions.slopes, None
-        if slopes is not None:  # with a batch axis only if somebody listens to them
-            slopes = self.hook_slopes(slopes.repeat(len(q), 1)) if self.hook_slopes.listening else slopes
-            bias = self.positions.bias(n, slopes)
-            bias = bias if positions is None else bias[:, positions].transpose(0, 1)
-        heard = self.hook_attn_scores._forward_hooks or self.hook_pattern._forward_hooks
-        has_listener = heard and (self.hook_attn_scores.listening or self.hook_pattern.listening)
-        drops = rate > 0 and q.device.type == "cpu"  # torch has no fused CPU kernel with dropout
-        if drops or has_listener or self.softcap:
-            scores = softcap(q @ k.mT / math.sqrt(self.d_head), self.softcap)
-            scores = (scores if bias is None else scores + bias).masked_fill(self._hidden(k, positions), -torch.inf)
-            pattern = self.hook_attn_scores(scores).softmax(-1) if has_listener else scores.softmax(-1)
-            pattern = self.hook_pattern(pattern) if has_listener else pattern
-            z = (dropout(pattern, rate) if rate else pattern).to(v.dtype) @ v
-        elif positions is None and bias is None and not 0 < self.window < n:
-            z = causal_attention(q, k, v, rate)
-        else:
-            mask = ~self._hidden(k, positions)
-            if bias is not None:
-                mask = bias.masked_fill(~mask, -torch.inf).to(q.dtype)
-                mask = mask.expand(q.shape[0], *mask.shape[-3:])  # one kernel, whether or not slopes are listened to
-            z = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=rate)
-        if not self.training:  # NaN where a query or its own key is not finite; torch's kernel would give 0 there
-            z = z.add((q + own_keys).to(z.dtype), alpha=0)
-        return z.transpose(1, 2)
-
     def _hidden(self, k: Tensor, positions: Tensor | None) -> Bool[Tensor, "*B_1 rows T"]:
         """True where a key lies after its query, or before the query's window."""
         keys = torch.arange(k.shape[2], device=k.device)
@@ -255,9 +280,9 @@ class Attention(WithProjections):
         return (keys > at) | (keys <= at - self.window) if self.window else keys > at
 
     # TransformerLens' names for the weights per head; key and value heads are repeated for grouped queries
-    W_Q, W_K, W_V = (_per_head(name, "matrix", 1) for name in "qkv")
+    W_Q, W_K, W_V = _per_head("q", "matrix"), _per_head("k", "matrix"), _per_head("v", "matrix")
     """Weights [H, D, K] of queries, keys and values."""
-    b_Q, b_K, b_V = (_per_head(name, "bias_or_zeros", 0) for name in "qkv")
+    b_Q, b_K, b_V = _per_head("q", "bias_or_zeros"), _per_head("k", "bias_or_zeros"), _per_head("v", "bias_or_zeros")
     """Biases [H, K]; zeros without a bias."""
 
     @property

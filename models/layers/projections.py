@@ -1,14 +1,18 @@
-"""Linear maps between channels (identity, independent, Kronecker, dense: DST §2.2, Table 7) and how weights start.
+"""The linear maps: between channels (identity, independent, Kronecker, dense: DST §2.2, Table 7), from tokens and to
+logits, and how weights start.
 
 Every projection maps [B, T, d_in] to [B, T, d_out] and, if linear, has `matrix` [d_in, d_out]. A projection with a
 per-head mixing matrix computes with the matrix that its hook returns.
 """
 
 import math
+from dataclasses import dataclass, replace
+from operator import attrgetter
+from typing import TypeAlias
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.autograd.forward_ad import unpack_dual
 
@@ -30,23 +34,21 @@ ONEDNN = 2**18
 core of an AMD EPYC with AVX-512, width 576: 104 against 93 GFLOPS in the FFN, 98 against 67 with 49,152 logits."""
 
 
-def prefers_onednn(x: Tensor, weight: Tensor) -> bool:
-    """Whether x Wᵀ is computed by oneDNN: in fp32, without autocast, gradients (forward-mode too) and compilation."""
-    return (
+def linear(
+    x: Float[Tensor, "*batch i"], weight: Float[Tensor, "o i"], bias: Float[Tensor, " o"] | None = None
+) -> Float[Tensor, "*batch o"]:
+    """x Wᵀ + b, padded with zeros (DST's 516) on a GPU and by oneDNN for large weights on a CPU, where that is faster.
+
+    oneDNN is used in fp32, without autocast, gradients (forward-mode too) and compilation.
+    """
+    if (
         weight.numel() >= ONEDNN
         and x.device.type == "cpu"
         and x.dtype == weight.dtype == torch.float32
         and not (torch.is_grad_enabled() or torch.is_autocast_enabled("cpu") or torch.compiler.is_compiling())
         and torch.backends.mkldnn.is_available()
-        and all(unpack_dual(t).tangent is None for t in (x, weight))  # its product would drop them in silence
-    )
-
-
-def linear(
-    x: Float[Tensor, "*batch i"], weight: Float[Tensor, "o i"], bias: Float[Tensor, " o"] | None = None
-) -> Float[Tensor, "*batch o"]:
-    """x Wᵀ + b by oneDNN for large weights, and padded with zeros (DST's 516) on a GPU, where that is faster."""
-    if prefers_onednn(x, weight):
+        and unpack_dual(x).tangent is unpack_dual(weight).tangent is None  # oneDNN would drop tangents in silence
+    ):
         return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
     more_out, more_in = -weight.shape[0] % ALIGNMENT, -weight.shape[1] % ALIGNMENT
     if not (more_in or more_out) or not gains_from_padding(x):
@@ -55,17 +57,49 @@ def linear(
     return y if bias is None else y + bias.to(y.dtype)
 
 
+@dataclass(frozen=True, eq=False)
+class Capped:
+    """An unembedding W [V, D] with capped logits, cap · tanh(x Wᵀ / cap) (Gemma 2).
+
+    It replaces W in `model.head`, so code that multiplies with the head fails instead of omitting the cap.
+    """
+
+    weight: Float[Tensor, "V D"]
+    cap: float
+
+    shape, requires_grad = property(attrgetter("weight.shape")), property(attrgetter("weight.requires_grad"))
+
+    def numel(self) -> int:
+        return self.weight.numel()
+
+    def to(self, dtype: torch.dtype) -> "Capped":
+        return replace(self, weight=self.weight.to(dtype))
+
+
+Head: TypeAlias = Tensor | Capped
+"""An unembedding: W [V, D], or with a cap."""
+
+
+def softcap(x: Float[Tensor, "*any"], cap: float) -> Float[Tensor, "*any"]:
+    """cap · tanh(x / cap); x for cap 0."""
+    return cap * torch.tanh(x / cap) if cap else x
+
+
+def unembed(x: Float[Tensor, "*batch D"], head: Head) -> Float[Tensor, "*batch V"]:
+    return softcap(linear(x, head.weight), head.cap) if isinstance(head, Capped) else linear(x, head)
+
+
 class Projection(nn.Module):
     """Base of the projections. `spec` is the configuration, `n_heads` the number H of channels."""
 
     weight: nn.Parameter
+    default_init: c.Init = c.Normal()  # `WithProjections.add_projection` sets the model's
 
     def __init__(self, spec: c.Projection, d_in: int, d_out: int, n_heads: int) -> None:
         super().__init__()
         self.spec, self.d_in, self.d_out, self.n_heads = spec, d_in, d_out, n_heads
         self.init_scale = self.input_size = 1.0
         self.fan_in = d_in  # number of inputs that one output sums
-        self.default_init: c.Init = c.Normal()  # `WithProjections.add_projection` sets the model's
         self.bias = nn.Parameter(torch.zeros(d_out)) if getattr(spec, "bias", False) else None
 
     def init_weights(self, std: float, generator: torch.Generator) -> None:
@@ -130,56 +164,41 @@ class DenseProjection(Projection):
         return self.weight.T
 
 
+@c.Independent.computed_by
+@c.Kronecker.computed_by
 class MixedProjection(Projection):
-    """Base of the projections whose `weight` is a mixing matrix with a hook."""
+    """A map inside each channel or between channels, whose `weight` is a mixing matrix with a hook.
 
-    plain: str
-    batched: str
+    Independent: y_btho = Σ_i x_bthi W_hio (DST Eq. 4), `weight` [H, d_in/H, d_out/H]. Kronecker: weighted sums of
+    channels, y_btki = Σ_h x_bthi W_kh (DST Eq. 5), `weight` [H to, H from].
+    """
+
+    def __init__(self, spec: c.Independent | c.Kronecker, d_in: int, d_out: int, n_heads: int) -> None:
+        super().__init__(spec, d_in, d_out, n_heads)
+        self.sums_channels = isinstance(spec, c.Kronecker)
+        self.fan_in = n_heads if self.sums_channels else d_in // n_heads
+        shape = (n_heads, n_heads) if self.sums_channels else (n_heads, self.fan_in, d_out // n_heads)
+        self.weight = nn.Parameter(torch.empty(shape))
 
     def forward(self, x: Tensor, mix: OnDemand | None = None) -> Tensor:
         x = x.unflatten(-1, (self.n_heads, -1))  # [B, T, H, i]
         if mix is not None and mix._forward_hooks and mix.listening:
             # a clone, so that a hook cannot write into the parameter through an expanded view
             w = mix(self.weight.expand(x.shape[0], *self.weight.shape).clone())
-            y = torch.einsum(self.batched, x, w)
+            y = torch.einsum("bthi,bkh->btki" if self.sums_channels else "bthi,bhio->btho", x, w)
         else:
-            y = torch.einsum(self.plain, x, self.weight)
+            y = torch.einsum("bthi,kh->btki" if self.sums_channels else "bthi,hio->btho", x, self.weight)
         y = y.flatten(-2)
         return y if self.bias is None else y + self.bias
 
-
-@c.Independent.computed_by
-class IndependentProjection(MixedProjection):
-    """Independent channels, y_btho = Σ_i x_bthi W_hio (DST Eq. 4). `weight` is [H, d_in/H, d_out/H]."""
-
-    plain, batched = "bthi,hio->btho", "bthi,bhio->btho"
-
-    def __init__(self, spec: c.Independent, d_in: int, d_out: int, n_heads: int) -> None:
-        super().__init__(spec, d_in, d_out, n_heads)
-        self.fan_in = d_in // n_heads
-        self.weight = nn.Parameter(torch.empty(n_heads, self.fan_in, d_out // n_heads))
-
     def matrix(self) -> Float[Tensor, "d_in d_out"]:
-        return torch.block_diag(*self.weight)
-
-
-@c.Kronecker.computed_by
-class KroneckerProjection(MixedProjection):
-    """Weighted sums of channels, y_btki = Σ_h x_bthi W_kh (DST Eq. 5). `weight` is [H to, H from]."""
-
-    plain, batched = "bthi,kh->btki", "bthi,bkh->btki"
-
-    def __init__(self, spec: c.Kronecker, d_in: int, d_out: int, n_heads: int) -> None:
-        super().__init__(spec, d_in, d_out, n_heads)
-        self.fan_in = n_heads
-        self.weight = nn.Parameter(torch.empty(n_heads, n_heads))
-
-    def matrix(self) -> Float[Tensor, "d_in d_out"]:
+        if not self.sums_channels:
+            return torch.block_diag(*self.weight)
         eye = torch.eye(self.d_in // self.n_heads, dtype=self.weight.dtype, device=self.weight.device)
         return torch.kron(self.weight.T.contiguous(), eye)
 
     def flops(self) -> int:
-        return 2 * self.n_heads * self.d_in
+        return 2 * self.n_heads * self.d_in if self.sums_channels else super().flops()
 
 
 @torch.no_grad()
@@ -207,18 +226,18 @@ def fill(
 
 def embedding_size(config: c.ModelConfig) -> float:
     """Root mean square of the initial embedding that enters layer 0: tokens times `embed_scale`, plus positions."""
-
-    def size(rule: c.Init, rows: int) -> float:
+    tables, sizes = [(config.embed_scale, config.init.embed, config.d_vocab)], []
+    if isinstance(config.positions, c.Learned):
+        tables.append((1.0, config.init.positions, config.n_ctx))
+    for scale, rule, rows in tables:
         if isinstance(rule, c.Normal):
-            return config.init_std if rule.std is None else rule.std
-        assert isinstance(rule, c.Scaled)
-        if isinstance(rule, c.Orthogonal):
-            return rule.gain / math.sqrt(max(rows, config.d_model))
-        return rule.gain / math.sqrt(config.d_model * (3 if isinstance(rule, c.FanInUniform) else 1))
-
-    tokens = config.embed_scale * size(config.init.embed, config.d_vocab)
-    learned = isinstance(config.positions, c.Learned)
-    return math.hypot(tokens, size(config.init.positions, config.n_ctx)) if learned else tokens
+            size = config.init_std if rule.std is None else rule.std
+        else:
+            assert isinstance(rule, c.Scaled)
+            fan_in = max(rows, config.d_model) if isinstance(rule, c.Orthogonal) else config.d_model
+            size = rule.gain / math.sqrt(3 * fan_in if isinstance(rule, c.FanInUniform) else fan_in)
+        sizes.append(scale * size)
+    return math.hypot(*sizes)
 
 
 class WithProjections(nn.Module):
@@ -239,3 +258,65 @@ class WithProjections(nn.Module):
 
     def project(self, name: str, x: Tensor) -> Tensor:
         return self._modules[name](x, self._modules.get(f"hook_{name}_mix"))  # type: ignore[misc]
+
+
+class Embedding(nn.Module):
+    """A table [rows, D]: `weight` is W_E without its scale."""
+
+    def __init__(self, rows: int, d_model: int, init: c.Init, scale: float = 1.0) -> None:
+        super().__init__()
+        self.init, self.scale = init, scale
+        self.weight = nn.Parameter(torch.empty(rows, d_model))
+
+    @property
+    def W_E(self) -> Float[Tensor, "V D"]:
+        return self.weight if self.scale == 1 else self.weight * self.weight.new_tensor(self.scale)
+
+    def init_weights(self, std: float, generator: torch.Generator) -> None:
+        fill(self.weight, self.init, self.weight.shape[1], std=std, generator=generator)
+
+    def forward(self, tokens: Int[Tensor, "B T"]) -> Float[Tensor, "B T D"]:
+        """Look up rows of the table, times the scale in the dtype of the weights."""
+        x = F.embedding(tokens, self.weight)
+        return x if self.scale == 1 else x * x.new_tensor(self.scale)
+
+
+class Unembedding(nn.Module):
+    """A head, whose W_U is the transposed table `weight`: its own or the embedding's."""
+
+    weight: nn.Parameter
+    cap: float
+
+    @property
+    def W_U(self) -> Float[Tensor, "D V"]:
+        return self.weight.T
+
+    @property
+    def head(self) -> Head:
+        return Capped(self.weight, self.cap) if self.cap else self.weight
+
+    def forward(self, x: Float[Tensor, "*batch D"]) -> Float[Tensor, "*batch V"]:
+        """The logits of a normed stream, with the readout's cap."""
+        return unembed(x, self.head)
+
+
+class UntiedUnembedding(Unembedding, Embedding):
+    """A head with a table of its own."""
+
+    def __init__(self, config: c.ModelConfig) -> None:
+        super().__init__(config.d_vocab, config.d_model, config.init.embed)
+        self.cap = config.readout.softcap
+
+
+class TiedUnembedding(Unembedding):
+    """A head without parameters, which reads the embedding's table."""
+
+    def __init__(self, config: c.ModelConfig, embed: Embedding) -> None:
+        super().__init__()
+        self.cap = config.readout.softcap
+        self._table = (embed,)  # in a tuple, so that its weights are not registered twice
+
+    @property
+    def weight(self) -> nn.Parameter:  # type: ignore[override]
+        """The embedding's table [V, D], without the embedding's scale."""
+        return self._table[0].weight

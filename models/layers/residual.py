@@ -1,4 +1,5 @@
-"""Residual topologies: each owns its state and defines where the branches read and write:
+"""The layer: its norms, its FFN, and the residual topologies. A topology owns its state and defines where the branches
+read and write:
 
     init(embedding) -> state       around_attn(state, attn) -> state
     readout(state) -> [B, T, D]    around_mlp(state, mlp)   -> state
@@ -10,6 +11,7 @@ tensors, so they can be cached, repeated along the batch (`map_state`) and passe
 
 from collections.abc import Callable
 from functools import partial
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import torch
@@ -19,7 +21,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from streamscope.models import config as c
-from streamscope.models.hooks.points import ReadPoint, resid_point
+from streamscope.models.hooks.points import ObservePoint, OnDemand, ReadPoint
 from streamscope.models.interop.transformer_lens_core import HookPoint
 from streamscope.models.layers.attention import Attention
 from streamscope.models.layers.noise import Dropout
@@ -34,6 +36,63 @@ State = Any
 def map_state(fn: Callable[[Tensor], Tensor], state: State) -> State:
     """Apply `fn` to every tensor of a state, for example `lambda x: x.repeat_interleave(8, dim=0)`."""
     return torch.utils._pytree.tree_map_only(Tensor, fn, state)
+
+
+@c.LayerNorm.computed_by
+@c.ChannelLayerNorm.computed_by
+@c.RMSNorm.computed_by
+class Norm(nn.Module):
+    """LayerNorm, ChannelLayerNorm (DST Eq. 13) and RMSNorm: one formula with three ranges of statistics.
+
+        y = γ ⊙ (x − μ) / s + β,    s = sqrt(mean((x − μ)²) + eps)
+
+    over all D (layer), over each head's d_h (channel), or with μ = 0 and no β (rms); γ, β are [D] in all. `hook_scale`
+    is s and `hook_normalized` is (x − μ)/s, as in TransformerLens 4. If nobody listens to either, a fused kernel
+    computes y. `groups` is H for a channel norm, otherwise 1.
+    """
+
+    def __init__(self, spec: c.Norm, d_model: int, n_heads: int, *, hooks: bool = True) -> None:
+        super().__init__()
+        self.eps, self.d_model = spec.eps, d_model
+        self.centred, self.by_head = not isinstance(spec, c.RMSNorm), isinstance(spec, c.ChannelLayerNorm)
+        self.groups = n_heads if self.by_head else 1
+        self.weight = nn.Parameter(torch.ones(d_model))
+        self.bias = nn.Parameter(torch.zeros(d_model)) if self.centred else None
+        self.hooks = hooks
+        if hooks:
+            self.hook_scale = OnDemand()
+            self.hook_normalized = OnDemand()
+
+    w, b = property(attrgetter("weight")), property(attrgetter("bias"))
+    """TransformerLens' names of γ and β."""
+
+    @property
+    def listening(self) -> bool:
+        return self.hooks and (self.hook_scale.listening or self.hook_normalized.listening)
+
+    def forward(self, x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_model"]:
+        heard = self.hooks and (self.hook_scale._forward_hooks or self.hook_normalized._forward_hooks)
+        if heard and self.listening:
+            g = x.unflatten(-1, (self.groups, -1)) if self.groups > 1 else x
+            if self.centred:
+                g = g - g.mean(-1, keepdim=True)
+            scale = self.hook_scale((g.pow(2).mean(-1, keepdim=True) + self.eps).sqrt())
+            n = self.hook_normalized((g / scale).reshape(x.shape))
+            return n * self.weight if self.bias is None else n * self.weight + self.bias
+        if not self.centred:
+            return F.rms_norm(x, (self.d_model,), self.weight, self.eps)
+        if not self.by_head:
+            return F.layer_norm(x, (self.d_model,), self.weight, self.bias, self.eps)
+        n = F.layer_norm(x.unflatten(-1, (self.groups, -1)), (self.d_model // self.groups,), eps=self.eps)
+        return torch.addcmul(self.bias, n.flatten(-2), self.weight)  # type: ignore[arg-type]
+
+    def init_weights(self, std: float, generator: torch.Generator) -> None:
+        nn.init.ones_(self.weight)
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
+
+    def extra_repr(self) -> str:
+        return f"{self.d_model}, groups={self.groups}, eps={self.eps}"
 
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -103,10 +162,13 @@ class Block(nn.Module):
         """Whether positions only mix in attention and before its projections. Then a layer's output at some positions
         needs keys and values everywhere, and everything else only there."""
         spec, d, heads = self.spec, config.d_model, config.n_heads
-        for place in ("pre", "mid", "post"):
+        shows = f"the {getattr(spec, 'reduce', 'sum')} of the streams"
+        for place in ("pre", "mid", "post"):  # several streams are edited, their sum is only shown
+            names: list[str] = []
             for stream in spec.streams:
-                self.add_module(f"hook_{stream}_{place}", ReadPoint())
-            self.add_module(f"hook_resid_{place}", resid_point(config, place))
+                names.append(f"hook_{stream}_{place}")
+                self.add_module(names[-1], ReadPoint())
+            self.add_module(f"hook_resid_{place}", ObservePoint(" or ".join(names), shows) if names else ReadPoint())
         self.hook_attn_in, self.hook_attn_v_in = ReadPoint(), ReadPoint()
         norm = config.norm.module
         places = {"before": ("",), "after": ("_post",), "both": ("", "_post")}[config.norm_place]
@@ -157,22 +219,17 @@ class Block(nn.Module):
 
     def _attn_input(self, x: Tensor, x_v: Tensor) -> tuple[Tensor, Tensor]:
         x_read, x_v_read = self.hook_attn_in(x), self.hook_attn_v_in(x_v)
-        v_norm = self._value_input(x_v_read, x_read)
+        if self.value_path == "shared":
+            same_input = x_v_read is x_read  # otherwise before ln1 of Q and K, so that captures of ln1 keep their input
+            v_norm = None if same_input else self._part("canon_a", self._part("ln1", x_v_read))
+        else:
+            v_norm = self.ln1_v(x_v_read) if self.value_path == "own" else x_v_read
         x_norm = self._part("canon_a", self._part("ln1", x_read))
         return x_norm, x_norm if v_norm is None else v_norm
 
     def _part(self, name: str, x: Tensor) -> Tensor:
         part = self._modules.get(name)
         return x if part is None else part(x)
-
-    def _value_input(self, x_v: Tensor, x: Tensor) -> Tensor | None:
-        """Normed input of V; None if it equals that of Q and K, so that the norm is computed once."""
-        if self.value_path == "own":
-            return self.ln1_v(x_v)
-        if self.value_path == "raw":
-            return x_v
-        # before ln1 of Q and K, so that captures of ln1 keep their input
-        return None if x_v is x else self._part("canon_a", self._part("ln1", x_v))
 
     def feed_forward(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
         x_norm = self._part("canon_c", self._part("ln2", self.hook_mlp_in(x)))
@@ -188,26 +245,20 @@ class Block(nn.Module):
         raise NotImplementedError
 
 
-class MidStream(NamedTuple):
-    """The stream between the branches of a parallel layer, with the input of its FFN."""
-
-    x: Tensor
-    x_ffn: Tensor
-
-
 @c.Single.computed_by
 class SingleBlock(Block):
     """A one-stream layer: x ← x + attn(x); x ← x + mlp(x). In parallel order, x ← x + attn(x) + mlp(x)."""
 
     spec: c.Single
 
-    def around_attn(self, x: Tensor, attn: AttentionBranch) -> Tensor | MidStream:
+    def around_attn(self, x: Tensor, attn: AttentionBranch) -> tuple[Tensor, Tensor]:
+        """The stream after attention, and the FFN's input."""
         x = self.hook_resid_pre(x)
         mid = self.hook_resid_mid(x + attn(x, x))
-        return MidStream(mid, x) if self.spec.order == "parallel" else mid
+        return mid, x if self.spec.order == "parallel" else mid
 
-    def around_mlp(self, state: Tensor | MidStream, mlp: MlpBranch) -> Tensor:
-        x, x_ffn = state if isinstance(state, MidStream) else (state, state)
+    def around_mlp(self, state: tuple[Tensor, Tensor], mlp: MlpBranch) -> Tensor:
+        x, x_ffn = state
         return self.hook_resid_post(x + mlp(x_ffn))
 
 
@@ -216,14 +267,6 @@ class Streams(NamedTuple):
 
     x_t: Tensor
     x_e: Tensor
-
-
-class MidStreams(NamedTuple):
-    """The streams between the branches of a layer, with the FFN's input x^(ℓ) if it is parallel."""
-
-    x_t: Tensor
-    x_e: Tensor
-    x_ffn: Tensor | None
 
 
 @c.TokenFactor.computed_by
@@ -245,15 +288,16 @@ class DualStreamBlock(Block):
     def readout(self, state: Streams) -> Tensor:
         return state.x_t + state.x_e
 
-    def around_attn(self, state: Streams, attn: AttentionBranch) -> MidStreams:
-        """Run lines 4–12 of DST Algorithm 1; with a frozen token stream LFA Eq. 18–20."""
+    def around_attn(self, state: Streams, attn: AttentionBranch) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Run lines 4–12 of DST Algorithm 1; with a frozen token stream LFA Eq. 18–20. Returns x_t, x_e and, in
+        parallel order, the FFN's input x^(ℓ)."""
         x_t, x_e = self._apply_hooks(state.x_t, state.x_e, "pre")
         x = x_t + x_e
         a = attn(x, x_t if self.spec.values == "token" else x)
         x_t, x_e = (x_t + a, x_e) if isinstance(self.spec, c.TokenFactor) else (x_t, x_e + a)
-        return MidStreams(*self._apply_hooks(x_t, x_e, "mid"), x if self.spec.order == "parallel" else None)
+        return *self._apply_hooks(x_t, x_e, "mid"), x if self.spec.order == "parallel" else None
 
-    def around_mlp(self, state: MidStreams, mlp: MlpBranch) -> Streams:
+    def around_mlp(self, state: tuple[Tensor, Tensor, Tensor | None], mlp: MlpBranch) -> Streams:
         """Run lines 14–18 of DST Algorithm 1; in parallel order the FFN reads x^(ℓ) (DST Eq. 3)."""
         x_t, x_e, x_ffn = state
         x_e = x_e + mlp(x_t + x_e if x_ffn is None else x_ffn)

@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from streamscope.cli.errors import InputError
 from streamscope.models import config as c
 from streamscope.models import readout
-from streamscope.models.layers.head import Capped
+from streamscope.models.layers.projections import Capped
 from streamscope.models.make import build
 from tests.tiny import assert_gradients, assert_refused, randomise
 
@@ -68,9 +68,9 @@ def test_capped_logits_have_the_losses_and_gradients_of_plain_code(chunk: int) -
     want = F.cross_entropy(logits, target.flatten(), ignore_index=-100, reduction="none")
     torch.testing.assert_close(each, want, rtol=0, atol=1e-12)
     p = logits.softmax(-1)
-    found = readout.top_two(flat, Capped(w.detach(), 1.5), target.flatten().clamp(min=0))
-    torch.testing.assert_close(torch.stack([found.first, found.second], 1), p.topk(2, -1).values, rtol=0, atol=1e-12)
-    torch.testing.assert_close(found.target, p.gather(1, target.flatten().clamp(min=0)[:, None])[:, 0])
+    _, *two, of_target = readout.top_two(flat, Capped(w.detach(), 1.5), target.flatten().clamp(min=0))
+    torch.testing.assert_close(torch.stack(two, 1), p.topk(2, -1).values, rtol=0, atol=1e-12)
+    torch.testing.assert_close(of_target, p.gather(1, target.flatten().clamp(min=0)[:, None])[:, 0])
     other = (2 * flat @ w.detach().T).log_softmax(-1)
     kl = readout.divergences(flat, 2 * flat, Capped(w.detach(), 1.5), w.detach())
     torch.testing.assert_close(kl, (p * (p.log() - other)).sum(-1), rtol=0, atol=1e-12)

@@ -450,19 +450,24 @@ def test_padding_inside_a_product_changes_nothing(sizes: tuple, bias: bool, monk
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")  # torch.func.jvp itself uses it
-def test_a_large_product_without_a_gradient_is_that_of_torch() -> None:
+def test_a_large_product_without_a_gradient_is_that_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     """oneDNN's kernel in fp32: up to rounding, for any layout, few rows, no rows and values that are not finite."""
     torch.manual_seed(0)
     wide, w, bias = torch.randn(5, 7, 2 * 512), torch.randn(640, 512), torch.randn(640)
-    assert w.numel() >= projections.ONEDNN
+    assert w.numel() >= projections.ONEDNN > w[:500].numel()
+    onednn = Mock(wraps=torch.ops.mkldnn._linear_pointwise)
+    monkeypatch.setattr(torch.ops.mkldnn, "_linear_pointwise", onednn)
     for x in (wide[..., :512], wide[:1, :1, 512:], wide[..., :512].transpose(0, 1), wide[:0, :, :512]):
         exact = torch.nn.functional.linear(x.double(), w.double(), bias.double())
         plain = torch.nn.functional.linear(x, w, bias)
-        assert not projections.prefers_onednn(x, w) and torch.equal(projections.linear(x, w, bias), plain)
+        onednn.reset_mock()
+        assert torch.equal(projections.linear(x, w, bias), plain)
         with torch.no_grad():
-            assert projections.prefers_onednn(x, w) and not projections.prefers_onednn(x, w[:500])
-            assert not projections.prefers_onednn(x.double(), w.double())
+            for other in ((x, w[:500]), (x.double(), w.double())):
+                projections.linear(*other)
+            onednn.assert_not_called()
             found = projections.linear(x, w, bias)
+            onednn.assert_called_once()
         assert found.shape == exact.shape
         torch.testing.assert_close(found.double(), exact, rtol=0, atol=2e-4)
     with torch.no_grad():  # which does not switch forward-mode gradients off
