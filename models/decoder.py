@@ -15,8 +15,8 @@ from streamscope.cli.errors import InputError
 from streamscope.models import config as c
 from streamscope.models.hooks.points import ReadPoint
 from streamscope.models.interop.transformer_lens_core import HookPoint
+from streamscope.models.layers.head import Embedding, TiedUnembedding, UntiedUnembedding, unembed
 from streamscope.models.layers.noise import Dropout
-from streamscope.models.layers.projections import Embedding, TiedUnembedding, UntiedUnembedding, unembed
 from streamscope.models.layers.residual import Block, Norm, State
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from streamscope.models.layers.projections import Capped, Head, softcap, unembed
+from streamscope.models.layers.head import Capped, Head, softcap, unembed
 
 IGNORE = -100
 """The target that stands for “none”: padding, for example."""

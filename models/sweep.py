@@ -28,7 +28,7 @@ from streamscope.models import hooks
 from streamscope.models.hooks import Captures, Edits, Query, edit, row_of
 from streamscope.models.hooks.points import any_hooks
 from streamscope.models.layers.attention import pick
-from streamscope.models.layers.projections import unembed
+from streamscope.models.layers.head import unembed
 from streamscope.models.layers.residual import State, map_state
 from streamscope.models.transformer import StreamTransformer
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from streamscope.cli.errors import InputError
 from streamscope.models.dictionaries import subtracting
 from streamscope.models.hooks.controls import Control, control_hooks, controls, stream_names
-from streamscope.models.layers.projections import unembed
+from streamscope.models.layers.head import unembed
 from streamscope.viewer.shown import MOST, PageDictionary, PageLens, lens_streams
 
 CANDIDATES = 5  # number of tokens that the lens names

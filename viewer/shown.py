@@ -19,7 +19,7 @@ from streamscope.models.checkpoint import load
 from streamscope.models.dictionaries import Dictionary, read_dictionary, without_latents
 from streamscope.models.hooks import resolve
 from streamscope.models.hooks.controls import BRIDGED, latents_of, stream_names
-from streamscope.models.layers.projections import unembed
+from streamscope.models.layers.head import unembed
 from streamscope.models.lenses import Map, lenses_of_kind
 from streamscope.models.readout import chunk_rows
 

@@ -24,8 +24,9 @@ from streamscope.interventions.circuits.graph import Graph, n_streams, read_vect
 from streamscope.models.config import Hyper
 from streamscope.models.decoder import gather_positions
 from streamscope.models.layers.attention import Attention
+from streamscope.models.layers.head import unembed
 from streamscope.models.layers.hyper_mixing import mix, spread
-from streamscope.models.layers.projections import DenseProjection, unembed
+from streamscope.models.layers.projections import DenseProjection
 from streamscope.models.layers.residual import Block
 
 

@@ -32,7 +32,7 @@ from streamscope.interventions.circuits.metrics import log_total
 from streamscope.interventions.interchange import Interchange
 from streamscope.interventions.patch.pairs import answer_tokens
 from streamscope.models.hooks import Edits, Query, edit, pad, run
-from streamscope.models.layers.projections import unembed
+from streamscope.models.layers.head import unembed
 from streamscope.models.make import untrained
 from streamscope.models.sweep import passes
 from streamscope.probes.stream_states import RESID, Place, places_of

@@ -15,15 +15,9 @@ from torch.autograd.function import once_differentiable
 from streamscope.models import config as c
 from streamscope.models.hooks.points import OnDemand, ReadPoint
 from streamscope.models.interop.transformer_lens_core import HookPoint
+from streamscope.models.layers.head import softcap
 from streamscope.models.layers.noise import dropout
-from streamscope.models.layers.projections import (
-    DenseProjection,
-    Projection,
-    WithProjections,
-    embedding_size,
-    linear,
-    softcap,
-)
+from streamscope.models.layers.projections import DenseProjection, Projection, WithProjections, embedding_size, linear
 
 if TYPE_CHECKING:
     from streamscope.models.generate import KeyValues

@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from streamscope.models import config as c
-from streamscope.models.layers.projections import Embedding
+from streamscope.models.layers.head import Embedding
 
 
 @c.NoPositions.computed_by

@@ -16,7 +16,7 @@ from streamscope.instruments.observations import Estimates, Measure, joined
 from streamscope.instruments.table import Table, counts, described, key, number
 from streamscope.models import readout
 from streamscope.models.hooks import Captures, Edits, Query, run
-from streamscope.models.layers.projections import unembed
+from streamscope.models.layers.head import unembed
 from streamscope.models.lenses import Map, lenses_of_kind
 from streamscope.probes.logit_lens import LogitLens
 from streamscope.text import is_bos

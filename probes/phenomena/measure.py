@@ -21,7 +21,7 @@ from streamscope.instruments.result import Result
 from streamscope.instruments.stats.held_out import CHOSEN, SIGNED, best_head_held_out, halves
 from streamscope.instruments.table import Table, counts, described, key, note, number
 from streamscope.models.hooks import Captures, Query, run
-from streamscope.models.layers.projections import unembed
+from streamscope.models.layers.head import unembed
 from streamscope.models.mixing import connections
 from streamscope.models.readout import IGNORE, chunk_rows
 from streamscope.probes.coherence.measure import AFTER, WORDS, aligned_control

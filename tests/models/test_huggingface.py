@@ -25,7 +25,7 @@ from streamscope.models.head_spec import Head
 from streamscope.models.hooks import capture, edit
 from streamscope.models.interop.huggingface import main
 from streamscope.models.interop.huggingface.convert import read_config, read_weights
-from streamscope.models.layers.projections import unembed
+from streamscope.models.layers.head import unembed
 from streamscope.models.sweep import passes
 from streamscope.models.transformer import StreamTransformer
 from streamscope.probes.direct_logit_attribution.contributions import check_heads, directions

@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from streamscope.cli.errors import InputError
 from streamscope.models import config as c
 from streamscope.models import readout
-from streamscope.models.layers.projections import Capped
+from streamscope.models.layers.head import Capped
 from streamscope.models.make import build
 from tests.tiny import assert_gradients, assert_refused, randomise
 

@@ -10,7 +10,7 @@ import torch
 from streamscope.models import build, load
 from streamscope.models.hooks import capture, edit
 from streamscope.models.hooks.controls import edits_of
-from streamscope.models.layers.projections import unembed
+from streamscope.models.layers.head import unembed
 from streamscope.probes.logit_lens import LogitLens
 from streamscope.probes.logit_lens.measure import candidates
 from streamscope.probes.stream_states import places_of
