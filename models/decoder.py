@@ -5,7 +5,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import torch
 from jaxtyping import Float, Int
@@ -17,10 +17,9 @@ from streamscope.models.hooks.points import ReadPoint
 from streamscope.models.interop.transformer_lens_core import HookPoint
 from streamscope.models.layers.head import Embedding, TiedUnembedding, UntiedUnembedding, unembed
 from streamscope.models.layers.noise import Dropout
-from streamscope.models.layers.residual import Block, Norm, State
-
-if TYPE_CHECKING:
-    from streamscope.models.layers.positions import PositionTable
+from streamscope.models.layers.norms import Norm
+from streamscope.models.layers.positions import PositionTable
+from streamscope.models.layers.residual import Block, State
 
 BlockCall = Callable[[State], State]
 
@@ -29,18 +28,15 @@ class Decoder(nn.Module):
     """Computes logits from token ids. Weights are unset until `init_weights`, or until they are loaded."""
 
     ln_final: Norm
-    pos_embed: "PositionTable | None"
 
     def __init__(self, config: c.ModelConfig) -> None:
         super().__init__()
         self.config = config
         self.embed = Embedding(config.d_vocab, config.d_model, config.init.embed, config.embed_scale)
         self.hook_embed = HookPoint()
-        self.pos_embed = None
-        if config.positions.table:
-            from streamscope.models.layers.positions import PositionTable
-
-            self.pos_embed = PositionTable(config.n_ctx, config.d_model, config.init.positions)
+        table = config.positions.table
+        self.pos_embed = PositionTable(config.n_ctx, config.d_model, config.init.positions) if table else None
+        if self.pos_embed is not None:
             self.hook_pos_embed = ReadPoint()
         self.dropout = Dropout(config.dropout) if config.dropout else nn.Identity()
         if isinstance(config.residual, c.Hyper):  # these files register their modules with the parts of a few models

@@ -25,7 +25,8 @@ from streamscope.models.hooks import CleanCopies, eager_when_hooked
 from streamscope.models.interop.transformer_lens_api import LensMixin, check_padding
 from streamscope.models.interop.transformer_lens_core import HookedRootModule
 from streamscope.models.layers.head import unembed
-from streamscope.models.layers.residual import Norm, State
+from streamscope.models.layers.norms import Norm
+from streamscope.models.layers.residual import State
 from streamscope.models.tensors import save
 from streamscope.text.tokenizer import Tokenizer
 

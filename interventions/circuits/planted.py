@@ -22,7 +22,7 @@ from streamscope.interventions.circuits.graph import Graph, graph_of
 from streamscope.interventions.circuits.scores import score_edges
 from streamscope.interventions.patch.pairs import PatchPair
 from streamscope.models import build
-from streamscope.models.layers.residual import Norm
+from streamscope.models.layers.norms import Norm
 
 BOS = 0
 """The first token of every text; words are 1 … n."""

@@ -108,9 +108,7 @@ BESIDE = {
     "models/checkpoint.py": {  # of hf:NAME and GGUF files only; TransformerLens' bridges take two seconds
         f"streamscope.models.interop.huggingface.{name}" for name in ("bridged", "convert", "families", "generation")
     },
-    "models/decoder.py": {  # of few models
-        f"streamscope.models.layers.{name}" for name in ("hdpl", "hyper_mixing", "positions")
-    },
+    "models/decoder.py": {f"streamscope.models.layers.{name}" for name in ("hdpl", "hyper_mixing")},  # of few models
     "models/dictionaries.py": {"streamscope.models.interop.huggingface.convert"},  # of hf: names only
     "models/interop/huggingface/convert.py": {"huggingface_hub", "huggingface_hub.errors"},  # an extra
     "models/interop/huggingface/generation.py": {"streamscope.models.interop.huggingface.gguf"},  # of GGUF files only
@@ -118,7 +116,7 @@ BESIDE = {
     "models/interop/transformer_lens_api.py": {  # TransformerLens, 2 seconds
         "streamscope.models.interop.activation_cache", "transformer_lens.model_bridge.composition_scores",
     },
-    "models/layers/attention.py": {f"streamscope.models.layers.{name}" for name in ("gate", "positions")},
+    "models/layers/attention.py": {"streamscope.models.layers.gate"},
     "models/layers/residual.py": {"streamscope.models.layers.canon"},  # of few models
     "models/training/parallel.py": {  # of several GPUs only
         "torch.distributed.device_mesh", "torch.distributed.fsdp", "torch.distributed.tensor",
