@@ -29,22 +29,19 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from functools import cache, cached_property, partial
+from functools import cache, partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from streamscope.cli.errors import InputError, reading
+from streamscope.cli.errors import InputError
 from streamscope.text import END_OF_TEXT, SplitAt
 from streamscope.text.readers import (
     KINDS,
     PACKED,
-    check_content,
     digest,
-    first_line,
     json_lines,
     read_file,
-    record_text,
     rows,
     suffix_of,
     visible_files,
@@ -87,9 +84,21 @@ class Corpus:
     reads: AbstractSet[str] = frozenset()
     """The options among `text_field` and `split_at` that change how this source is read."""
     max_documents: int | None = None
+    parts: tuple["Corpus", ...] = ()
+    """Of a mixture: its parts, from each of which training takes windows (`text.windows`)."""
+    weights: tuple[float, ...] = ()
+    """Of a mixture: the weights of its parts."""
+
+    @property
+    def shares(self) -> tuple[float, ...]:
+        """The weights, normalised to sum 1."""
+        return tuple(weight / sum(self.weights) for weight in self.weights)
 
     def documents(self) -> Iterator[str]:
-        """Yield at most `max_documents` documents, stripped and not empty."""
+        """Yield at most `max_documents` documents, of a mixture of each part, stripped and not empty."""
+        if self.parts:
+            yield from self.texts()  # the parts have counted and stripped them
+            return
         n = 0
         for text in self.texts():
             for document in map(str.strip, text.split(END_OF_TEXT)):
@@ -112,7 +121,11 @@ class Corpus:
     def describe(self) -> dict[str, Any]:
         """Source, options, content and fingerprint as JSON data, for a run's manifest."""
         options = {"source": self.source, "kind": self.kind, "max_documents": self.max_documents}
-        return {**options, **self.content(), "fingerprint": self.fingerprint()}
+        about = {**options, **self.content(), "fingerprint": self.fingerprint()}
+        if self.parts:
+            weighted = zip(self.weights, self.parts, strict=True)
+            about["parts"] = [{"weight": weight, **part.describe()} for weight, part in weighted]
+        return about
 
 
 def _of_files(root: Path, files: Sequence[Path], text_field: str, split_at: SplitAt) -> dict[str, Any]:
@@ -125,101 +138,17 @@ def _of_files(root: Path, files: Sequence[Path], text_field: str, split_at: Spli
     }  # fmt: skip
 
 
-@dataclass(frozen=True, kw_only=True)
-class HubDataset:
-    """One split of a Hugging Face dataset: streamed from the hub, or read from a local folder."""
-
-    source: str
-    name: str
-    config: str | None = None
-    split: str = "train"
-
-    def corpus(self, text_field: str) -> dict[str, Any]:
-        return {
-            "kind": "hub", "texts": lambda: (record_text(row, text_field, self.source) for row in self.records()),
-            "content": cache(lambda: {"text_field": text_field, **self._content()}), "reads": {"text_field"},
-        }  # fmt: skip
-
-    def records(self) -> Iterator[dict[str, Any]]:
-        import datasets
-
-        revision, folder = self._resolved  # reports a wrong name before any retries
-        for path in visible_files(folder) if folder is not None else ():
-            check_content(path)
-        with reading(self.source, "check the files and the names of config and split"):
-            if folder is not None and _saved(folder):
-                rows = datasets.load_from_disk(str(folder))
-                if isinstance(rows, datasets.DatasetDict):
-                    if self.split not in rows:
-                        raise InputError(f"{self.source}: no split {self.split!r}; it has {', '.join(rows)}")
-                    rows = rows[self.split]
-            else:
-                name, commit = (self.name, revision) if folder is None else (str(folder), None)
-                rows = datasets.load_dataset(name, self.config, split=self.split, streaming=True, revision=commit)
-            yield from rows
-
-    @cached_property
-    def _resolved(self) -> tuple[str, Path | None]:
-        """The commit, "" of a local folder, and the folder: local, or in the hub's cache if the hub does not answer.
-
-        The cache may hold only some of the files, so `_content` lists them.
-        """
-        if Path(self.name).is_dir():
-            return "", Path(self.name)
-        import huggingface_hub
-
-        try:
-            return str(huggingface_hub.HfApi().dataset_info(self.name, timeout=20).sha), None
-        except Exception as error:  # of the hub client's network library
-            try:
-                folder = Path(huggingface_hub.snapshot_download(self.name, repo_type="dataset", local_files_only=True))
-                return folder.name, folder
-            except (OSError, ValueError):  # not in the cache, or an impossible name
-                raise InputError(
-                    f"{self.source} is neither a local path, nor in the hub's cache, nor found on the hub "
-                    f"({first_line(error)}): check the name and the network, or give a file or a folder"
-                ) from error
-
-    def _content(self) -> dict[str, Any]:
-        options: dict[str, Any] = {"config": self.config, "split": self.split}
-        revision, folder = self._resolved
-        files = visible_files(folder) if folder is not None else []
-        if folder is not None and not revision:
-            return options | {"files": [digest(path, folder) for path in files]}
-        cached = {"cached": [path.relative_to(folder).as_posix() for path in files]} if folder is not None else {}
-        return {**options, "id": self.name, "revision": revision, **cached}
-
-
 STORIES = {"stories": ("stories", 5), "stories5": ("stories", 5), "echo": ("echo", 2)}
 """Scheme of a source -> the module of `text` that writes its documents, and its version, incremented whenever it writes
 another text for the same numbers. Here, because a fingerprint must not read the lexicon of the stories."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class MixtureCorpus(Corpus):
-    """Several corpora with weights; training takes windows from each (`text.windows`).
-
-    Read as one corpus, for the tokenizer and validation, it yields every document once. The next document comes from
-    the part with the fewest characters for its share; after the end of a part, the others continue.
-    """
-
-    parts: tuple[Corpus, ...]
-    weights: tuple[float, ...]
-
-    @property
-    def shares(self) -> tuple[float, ...]:
-        """The weights, normalised to sum 1."""
-        return tuple(weight / sum(self.weights) for weight in self.weights)
-
-    def documents(self) -> Iterator[str]:
-        return self.texts()  # the parts have counted and stripped them
-
-    def describe(self) -> dict[str, Any]:
-        parts = [{"weight": w, **part.describe()} for w, part in zip(self.weights, self.parts, strict=True)]
-        return {**super().describe(), "parts": parts}
-
-
 def _interleaved(parts: Sequence[Corpus], weights: Sequence[float]) -> Iterator[str]:
+    """A mixture as one corpus, for the tokenizer and validation: every document once.
+
+    The next document comes from the part with the fewest characters for its share; after the end of a part, the others
+    continue.
+    """
     iterators = {k: part.documents() for k, part in enumerate(parts)}
     characters = [0.0] * len(parts)
     while iterators:
@@ -259,7 +188,7 @@ def _open(source: str, *, text_field: str, max_documents: int | None, split_at: 
         options: dict[str, Any] = {"text_field": text_field, "max_documents": max_documents, "split_at": split_at}
         corpora = tuple(_open(name, **options) for name in names)
         shares = [(weight / sum(weights), corpus) for weight, corpus in zip(weights, corpora, strict=True)]
-        return MixtureCorpus(
+        return Corpus(
             **common, kind="mixture", parts=corpora, weights=weights, texts=partial(_interleaved, corpora, weights),
             content=cache(lambda: {"parts": [[share, corpus.fingerprint()] for share, corpus in shares]}),
             reads=frozenset().union(*(corpus.reads for corpus in corpora)),
@@ -270,9 +199,11 @@ def _open(source: str, *, text_field: str, max_documents: int | None, split_at: 
     if scheme in STORIES:
         return Corpus(**common, **_of_stories(source, scheme, parts))
     if scheme == "hf" and parts:
+        from streamscope.text.hub import hub_dataset
+
         return Corpus(**common, **hub_dataset(source).corpus(text_field))
     path = Path(source).expanduser()
-    if path.is_dir() and not _saved(path):
+    if path.is_dir() and not is_saved(path):
         return Corpus(**common, **_of_files(path, _files_of(source, path), text_field, split_at))
     if path.exists() and not path.is_dir():
         if not path.is_file():
@@ -281,6 +212,8 @@ def _open(source: str, *, text_field: str, max_documents: int | None, split_at: 
             raise InputError(f"{source} is not a supported kind of file ({KINDS})")
         return Corpus(**common, **_of_files(path.parent, [path], text_field, split_at))
     if path.is_dir() or (HUB_ID.fullmatch(source) and not suffix_of(Path(source))):
+        from streamscope.text.hub import HubDataset
+
         name = str(path) if path.is_dir() else source
         return Corpus(**common, **HubDataset(source=source, name=name).corpus(text_field))
     raise InputError(f"{source} is not an existing file or folder, a dataset id org/name, hf:ID or stories")
@@ -333,7 +266,8 @@ def _split_of(path: Path, *, anywhere: bool = False) -> str:
     return ""
 
 
-def _saved(folder: Path) -> bool:
+def is_saved(folder: Path) -> bool:
+    """Whether a folder is one of `datasets`' `save_to_disk`."""
     is_dataset = (folder / "state.json").is_file() and (folder / "dataset_info.json").is_file()
     return is_dataset or (folder / "dataset_dict.json").is_file()
 
@@ -373,22 +307,6 @@ def _of_stories(source: str, scheme: str, fields: list[str]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def hub_dataset(source: str) -> HubDataset:
-    """The dataset of hf:ID[:CONFIG][:SPLIT]."""
-    fields = source.split(":")[1:]
-    if len(fields) > 3 or not fields[0]:
-        raise InputError(f"{source}: write hf:ID, hf:ID:CONFIG, hf:ID:SPLIT or hf:ID:CONFIG:SPLIT")
-    name, config, split = (*fields, "", "")[:3]
-    if config in SPLITS and not split:
-        config, split = "", config
-    local = Path(name).expanduser()
-    if local.is_dir():
-        name = str(local)
-    elif not HUB_ID.fullmatch(name) and not re.fullmatch(r"[\w-]+", name):
-        raise InputError(f"{source}: {name} is neither a folder nor a dataset id org/name")
-    return HubDataset(source=source, name=name, config=config or None, split=split or "train")
-
-
 def is_records(source: str) -> bool:
     return source.startswith("hf:") or Path(source).expanduser().is_file()
 
@@ -397,6 +315,8 @@ def records(source: str, expected: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """("file:line", fields) of every row; `source` is a file, or hf:ID[:CONFIG][:SPLIT]. Cells of CSV are text, and
     empty ones are left out."""
     if source.startswith("hf:"):
+        from streamscope.text.hub import hub_dataset
+
         yield from ((f"{source}, row {i}", row) for i, row in enumerate(hub_dataset(source).records(), 1))
         return
     path = Path(source).expanduser()

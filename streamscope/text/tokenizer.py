@@ -39,6 +39,8 @@ from streamscope.text.readers import first_line
 CONFIG, MAP, ADDED = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
 TEMPLATE = "chat_template.jinja"
 """File of a run or Hugging Face folder with its chat template."""
+BESIDES = (CONFIG, MAP, ADDED, TEMPLATE)
+"""Files that the transformers library reads besides a vocabulary."""
 ROLES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 """The roles that a special token can have."""
 REMEDY = "download it again"
@@ -68,8 +70,6 @@ def special_tokens(folder: Path) -> SpecialTokens:
     special_tokens_map.json    `ROLES`, if the first file does not name them or has no added_tokens_decoder
     added_tokens.json          tokens besides vocab.json, if the first file does not list them
     """
-    if not any(map(os.path.isfile, map(folder.joinpath, (CONFIG, MAP, ADDED)))):
-        return SpecialTokens()
     config, token_map = _read(folder / CONFIG), _read(folder / MAP)
     decoded = "added_tokens_decoder" in config
     # as in the library: a configuration with added_tokens_decoder has priority over the map
@@ -178,7 +178,7 @@ class Tokenizer:
         self.roles = dict(specials.roles) if specials.source else {"bos_token": bos, **specials.roles}
         self.d_vocab = self._ids = max(backend.get_vocab(with_added_tokens=True).values()) + 1
         self._backend = backend
-        self._added = {i: token.content for i, token in backend.get_added_tokens_decoder().items()}
+        self._added = set(backend.get_added_tokens_decoder())
         self._byte_level = "ByteLevel" in repr(backend.decoder)
 
     @classmethod
@@ -226,7 +226,8 @@ class Tokenizer:
         for file in pair:
             if not file.is_file():
                 raise InputError(f"{file} is missing: put {pair[0].name} and {pair[1].name} into one folder")
-        has_others = bool(pair) or path.name == "tokenizer.json"
+        has_others = pair or path.name == "tokenizer.json"
+        has_others = has_others and any(map(os.path.isfile, map(path.with_name, BESIDES)))
         specials = special_tokens(path.parent) if has_others else SpecialTokens()
         with reading(path, "give a BPE vocabulary with its merges" if pair else "give a tokenizer.json"):
             if pair:
@@ -298,7 +299,7 @@ class Tokenizer:
     @cached_property
     def sha256(self) -> str:
         """sha256 of `to_json()` as hex digits: equal digests give equal ids."""
-        return hashlib.sha256(self.to_json().encode()).hexdigest()
+        return hashlib.sha256(self._backend.to_str().encode()).hexdigest()
 
     def encode(self, text: str, *, bos: bool = True, special: bool = False) -> list[int]:
         """The ids of `text`, with BOS unless `bos` is False; see `encode_batch`."""
@@ -347,7 +348,7 @@ class Tokenizer:
         """
         texts = []
         for i in self._checked(ids):
-            token = self._added.get(i) or self._backend.id_to_token(i)
+            token = self._backend.id_to_token(i)
             if token is None:
                 token = f"<unused {i}>"
             elif i not in self._added and self._byte_level and BYTE_OF.keys() >= set(token):
@@ -401,7 +402,7 @@ class Tokenizer:
             yield i
 
     def __repr__(self) -> str:
-        bos = self._added[self.bos_id]
+        bos = self._backend.id_to_token(self.bos_id)
         return f"Tokenizer(d_vocab={self.d_vocab}, bos={bos!r}, sha256={self.sha256[:12]})"
 
 
