@@ -37,9 +37,12 @@ from typing import Any
 from streamscope.cli.errors import InputError
 from streamscope.text import END_OF_TEXT, SplitAt
 from streamscope.text.readers import (
+    HUB_ID,
     KINDS,
     PACKED,
+    SPLITS,
     digest,
+    is_saved,
     json_lines,
     read_file,
     rows,
@@ -47,16 +50,10 @@ from streamscope.text.readers import (
     visible_files,
 )
 
-HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 WEIGHT = re.compile(r"\*\s*(-?\d*\.?\d+(?:e-?\d+)?|-?\d+\.|nan|-?inf)\s*(?:\+|$)", re.ASCII)
 """The weight of a part of a mixture, and the plus sign after it."""
 CACHED = re.compile(r"cache-[0-9a-f]{16}(_\d+_of_\d+)?\.arrow")
 """Cached results of `map` and `filter` in a folder of `datasets`."""
-SPLITS = {
-    "train": ("train", "training"), "validation": ("validation", "valid", "val", "dev"),
-    "test": ("test", "testing", "eval", "evaluation"),
-}  # fmt: skip
-"""Splits of a dataset, and the words for them in file and folder names, as in `datasets`."""
 ABOUT = re.compile(
     r"(licen[cs]e|readme|copying)(?![a-z]).*|notice|citation|authors|contributors|changelog|requirements"
     r"|dataset_infos?|dataset_dict|state",
@@ -264,12 +261,6 @@ def _split_of(path: Path, *, anywhere: bool = False) -> str:
             if word in names:
                 return split
     return ""
-
-
-def is_saved(folder: Path) -> bool:
-    """Whether a folder is one of `datasets`' `save_to_disk`."""
-    is_dataset = (folder / "state.json").is_file() and (folder / "dataset_info.json").is_file()
-    return is_dataset or (folder / "dataset_dict.json").is_file()
 
 
 def _mixture(source: str) -> tuple[list[str], tuple[float, ...]]:

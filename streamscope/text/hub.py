@@ -8,8 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from streamscope.cli.errors import InputError, reading
-from streamscope.text.corpus import HUB_ID, SPLITS, is_saved
-from streamscope.text.readers import check_content, digest, first_line, record_text, visible_files
+from streamscope.text.readers import (
+    HUB_ID,
+    SPLITS,
+    check_content,
+    digest,
+    first_line,
+    is_saved,
+    record_text,
+    visible_files,
+)
 
 
 @dataclass(frozen=True, kw_only=True)

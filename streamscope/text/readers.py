@@ -25,6 +25,12 @@ SUFFIXES = (*PLAIN, *map("".join, product(PLAIN, PACKED)), ".parquet", ".arrow")
 KINDS = f"{', '.join(PLAIN)} (also {' and '.join(PACKED)}), .parquet, .arrow"
 """The supported kinds of files, for messages."""
 CHECK = "check the file"
+HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+SPLITS = {
+    "train": ("train", "training"), "validation": ("validation", "valid", "val", "dev"),
+    "test": ("test", "testing", "eval", "evaluation"),
+}  # fmt: skip
+"""Splits of a dataset, and the words for them in file and folder names, as in `datasets`."""
 POINTER = b"version https://git-lfs.github.com/spec/"
 BLANK = re.compile(r"(?:\n|\r)[ \t]*(?=[\n\r])\s*")  # one or more blank lines, with any line ends (CRLF is already LF)
 
@@ -95,6 +101,12 @@ def visible_files(folder: Path) -> list[Path]:
         files += [path for path in visible if path.is_file()]
         todo += [(path, above | {real}) for path in visible if path.is_dir()]
     return sorted(files, key=lambda path: path.relative_to(folder).parts)
+
+
+def is_saved(folder: Path) -> bool:
+    """Whether a folder is one of `datasets`' `save_to_disk`."""
+    is_dataset = (folder / "state.json").is_file() and (folder / "dataset_info.json").is_file()
+    return is_dataset or (folder / "dataset_dict.json").is_file()
 
 
 def digest(path: Path, root: Path) -> dict[str, Any]:
