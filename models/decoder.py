@@ -5,7 +5,8 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, cast
+from operator import attrgetter
+from typing import cast
 
 import torch
 from jaxtyping import Float, Int
@@ -41,12 +42,13 @@ class Decoder(nn.Module):
         self.dropout = Dropout(config.dropout) if config.dropout else nn.Identity()
         if isinstance(config.residual, c.Hyper):  # these files register their modules with the parts of a few models
             import streamscope.models.layers.hyper_mixing
-        if any(isinstance(spec, c.Hdpl) for _, spec, _, _ in config.projections()):
-            import streamscope.models.layers.hdpl  # noqa: F401
-        self.blocks = nn.ModuleList([config.residual.module(config, layer) for layer in range(config.n_layers)])
-        norm, own_norms = config.readout.norm, config.n_layers - 1 if config.readout.layer_norms == "own" else 0
+        for _, spec, _, _ in config.projections():
+            if isinstance(spec, c.Hdpl):
+                import streamscope.models.layers.hdpl  # noqa: F401
+        self.blocks = nn.ModuleList(map(partial(config.residual.module, config), range(config.n_layers)))
+        norm, has_own = config.readout.norm, config.readout.layer_norms == "own"
         make = partial(norm.module, norm, config.d_model, config.n_heads)
-        self.layer_norms = nn.ModuleList([make(hooks=False) for _ in range(own_norms)])
+        self.layer_norms = nn.ModuleList([make(hooks=False) for _ in range(config.n_layers - 1)] if has_own else [])
         self.ln_final = make()
         self.unembed = TiedUnembedding(config, self.embed) if config.readout.tied else UntiedUnembedding(config)
 
@@ -79,10 +81,8 @@ class Decoder(nn.Module):
         if not self.config.readout.tied and self.config.init.head == "copy":
             self.unembed.weight.copy_(self.embed.weight)
 
-    @property
-    def head(self) -> Any:
-        """The unembedding W [V, D] of a normed stream x, logits = x Wᵀ; `Capped` if they have a cap."""
-        return self.unembed.head
+    head = property(attrgetter("unembed.head"))
+    """The unembedding W [V, D] of a normed stream x, logits = x Wᵀ; `Capped` if they have a cap."""
 
     def embed_tokens(self, tokens: Int[Tensor, "B T"], positions: Int[Tensor, "B T"] | None = None) -> State:
         """The state before layer 0; `positions` are those of the tokens, if they are not the first ones."""

@@ -127,9 +127,9 @@ class SnapshotPath(type(Path())):  # type: ignore[misc]
 
 
 def snapshot_step(folder: Path) -> int | None:
-    """The step of a run named RUN@STEP; None for the final run."""
-    step = str(folder).rpartition("@")[2] if isinstance(folder, SnapshotPath) and "@" in str(folder) else None
-    return None if step is None else int(step)
+    """The step of a run named RUN@STEP; None for the final run, and for a folder above a snapshot."""
+    step = folder.name.rpartition("@")[2] if isinstance(folder, SnapshotPath) and "@" in folder.name else ""
+    return int(step) if step.isdecimal() else None
 
 
 def snapshot_file(step: int) -> str:

@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import combinations
 from operator import attrgetter
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -52,9 +52,11 @@ def _one_row(ids: Any, caller: str) -> Tensor:
     return rows.reshape(-1)
 
 
-class LensConfig(SimpleNamespace):
+@dataclass(repr=False)
+class LensConfig:
     """TransformerLens' `cfg` of a `model`."""
 
+    model: Any
     attn_only = False
     default_prepend_bos = True
     use_split_qkv_input = use_attn_in = False
@@ -277,9 +279,7 @@ class LensMixin:
                 return attribute.fget(self)
             raise
 
-    @property
-    def cfg(self) -> LensConfig:
-        return LensConfig(model=self)
+    cfg = property(LensConfig)
 
     def run_with_cache(self, *args: Any, return_cache_object: bool = True, pos_slice: Any = None, **kwargs: Any) -> Any:
         """(output, ActivationCache) of tokens or text, with the activations of `names_filter`.

@@ -18,9 +18,9 @@ import copy
 import hashlib
 import json
 import os
+from collections import namedtuple
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, SupportsInt
@@ -49,18 +49,13 @@ BOS_NAMES = (END_OF_TEXT, "<s>", "<|bos|>", "<bos>", "<|begin_of_text|>")
 PAIRS = {"encoder.json": "vocab.bpe", "vocab.json": "merges.txt"}  # vocabulary file: its merges file
 
 
-@dataclass(frozen=True, kw_only=True)
-class SpecialTokens:
-    """Special tokens, and tokens outside the vocabulary file."""
+SpecialTokens = namedtuple("SpecialTokens", ("roles", "source", "added", "prefix_space"), defaults=({}, "", {}, False))
+"""Special tokens, and tokens outside the vocabulary file.
 
-    roles: Mapping[str, str] = field(default_factory=dict)
-    """Tokens by role (bos_token begins a text, eos_token ends it)."""
-    source: str = ""
-    """The file that should name them, or ""."""
-    added: Mapping[int, AddedToken] = field(default_factory=dict)
-    """Additional tokens by id."""
-    prefix_space: bool = False
-    """Whether a space is added before a text (for a pair of files; tokenizer.json has its own setting)."""
+`roles` are tokens by role (bos_token begins a text, eos_token ends it), `source` the file that should name them, or "",
+and `added` the additional tokens by id. With `prefix_space` a space is added before a text (for a pair of files;
+tokenizer.json has its own setting).
+"""
 
 
 def special_tokens(folder: Path) -> SpecialTokens:
