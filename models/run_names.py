@@ -71,7 +71,7 @@ def run_folder(run_or_path: str | Path) -> Path:
         return cached_run(name)
     path = Path(run_or_path)
     if path.is_dir():
-        return SnapshotPath(path) if snapshot_step(path) is not None else path
+        return path
     if (folder := bundled_folder(str(run_or_path))) is not None:
         return folder
     name, separator, step = str(run_or_path).rpartition("@")
