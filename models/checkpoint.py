@@ -164,10 +164,9 @@ def _load(folder: Path, name: str, device: str) -> StreamTransformer:
     model = StreamTransformer(config, tokenizer, seed=None)
     if name == "bf16":
         model.to(torch.bfloat16)
-    typed = dict(tensors)
-    for key, value in model.state_dict().items():
-        if key in typed:
-            typed[key] = typed[key].to(value.dtype)  # the same tensor, if it has this dtype
+    typed, state = dict(tensors), model.state_dict()
+    for key in typed.keys() & state.keys():
+        typed[key] = typed[key].to(state[key].dtype)  # the same tensor, if it has this dtype
     load_weights(model, typed, weights, in_place=False)
     model.run = folder
     stored_digest = metadata.get(DIGEST) or digest(tensors)

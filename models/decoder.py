@@ -6,7 +6,7 @@
 from collections.abc import Callable, Sequence
 from functools import partial
 from operator import attrgetter
-from typing import cast
+from typing import Any, cast
 
 import torch
 from jaxtyping import Float, Int
@@ -51,6 +51,16 @@ class Decoder(nn.Module):
         self.layer_norms = nn.ModuleList([make(hooks=False) for _ in range(config.n_layers - 1)] if has_own else [])
         self.ln_final = make()
         self.unembed = TiedUnembedding(config, self.embed) if config.readout.tied else UntiedUnembedding(config)
+
+    def __getattr__(self, name: str) -> Any:
+        """As in torch; a property that raised `Undefined` is called again, for its own message."""
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            attribute = getattr(type(self), name, None)
+            if isinstance(attribute, property) and attribute.fget is not None:
+                return attribute.fget(self)
+            raise
 
     @torch.no_grad()
     def init_weights(self, seed: int) -> None:

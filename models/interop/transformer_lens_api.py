@@ -111,6 +111,9 @@ class LensMixin:
     config: ModelConfig
     tokenizer: Tokenizer | None
     hook_dict: dict[str, Any]
+    blocks: Any
+    ln_final: Any
+    pos_embed: Any
 
     W_E, W_U = property(attrgetter("embed.W_E")), property(attrgetter("unembed.W_U"))
     """Token embedding [V, D], times its scale, and unembedding [D, V]."""
@@ -268,16 +271,6 @@ class LensMixin:
         if self.config.norm_place != "before":
             raise InputError(f"{self.config.name} norms what a layer writes, so its heads, neurons and biases are no "
                              "parts of the stream: use the layer's updates (decompose_resid, L2.attn)")  # fmt: skip
-
-    def __getattr__(self, name: str) -> Any:
-        """As in torch; a property that raised `Undefined` is called again, for its own message."""
-        try:
-            return super().__getattr__(name)  # type: ignore[misc]
-        except AttributeError:
-            attribute = getattr(type(self), name, None)
-            if isinstance(attribute, property) and attribute.fget is not None:
-                return attribute.fget(self)
-            raise
 
     cfg = property(LensConfig)
 

@@ -86,11 +86,6 @@ class Corpus:
     weights: tuple[float, ...] = ()
     """Of a mixture: the weights of its parts."""
 
-    @property
-    def shares(self) -> tuple[float, ...]:
-        """The weights, normalised to sum 1."""
-        return tuple(weight / sum(self.weights) for weight in self.weights)
-
     def documents(self) -> Iterator[str]:
         """Yield at most `max_documents` documents, of a mixture of each part, stripped and not empty."""
         if self.parts:

@@ -8,16 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from streamscope.cli.errors import InputError, reading
-from streamscope.text.readers import (
-    HUB_ID,
-    SPLITS,
-    check_content,
-    digest,
-    first_line,
-    is_saved,
-    record_text,
-    visible_files,
-)
+from streamscope.text import readers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,8 +21,9 @@ class HubDataset:
     split: str = "train"
 
     def corpus(self, text_field: str) -> dict[str, Any]:
+        source = self.source
         return {
-            "kind": "hub", "texts": lambda: (record_text(row, text_field, self.source) for row in self.records()),
+            "kind": "hub", "texts": lambda: (readers.record_text(row, text_field, source) for row in self.records()),
             "content": cache(lambda: {"text_field": text_field, **self._content()}), "reads": {"text_field"},
         }  # fmt: skip
 
@@ -39,10 +31,10 @@ class HubDataset:
         import datasets
 
         revision, folder = self._resolved  # reports a wrong name before any retries
-        for path in visible_files(folder) if folder is not None else ():
-            check_content(path)
+        for path in readers.visible_files(folder) if folder is not None else ():
+            readers.check_content(path)
         with reading(self.source, "check the files and the names of config and split"):
-            if folder is not None and is_saved(folder):
+            if folder is not None and readers.is_saved(folder):
                 rows = datasets.load_from_disk(str(folder))
                 if isinstance(rows, datasets.DatasetDict):
                     if self.split not in rows:
@@ -72,15 +64,15 @@ class HubDataset:
             except (OSError, ValueError):  # not in the cache, or an impossible name
                 raise InputError(
                     f"{self.source} is neither a local path, nor in the hub's cache, nor found on the hub "
-                    f"({first_line(error)}): check the name and the network, or give a file or a folder"
+                    f"({readers.first_line(error)}): check the name and the network, or give a file or a folder"
                 ) from error
 
     def _content(self) -> dict[str, Any]:
         options: dict[str, Any] = {"config": self.config, "split": self.split}
         revision, folder = self._resolved
-        files = visible_files(folder) if folder is not None else []
+        files = readers.visible_files(folder) if folder is not None else []
         if folder is not None and not revision:
-            return options | {"files": [digest(path, folder) for path in files]}
+            return options | {"files": [readers.digest(path, folder) for path in files]}
         cached = {"cached": [path.relative_to(folder).as_posix() for path in files]} if folder is not None else {}
         return {**options, "id": self.name, "revision": revision, **cached}
 
@@ -91,11 +83,11 @@ def hub_dataset(source: str) -> HubDataset:
     if len(fields) > 3 or not fields[0]:
         raise InputError(f"{source}: write hf:ID, hf:ID:CONFIG, hf:ID:SPLIT or hf:ID:CONFIG:SPLIT")
     name, config, split = (*fields, "", "")[:3]
-    if config in SPLITS and not split:
+    if config in readers.SPLITS and not split:
         config, split = "", config
     local = Path(name).expanduser()
     if local.is_dir():
         name = str(local)
-    elif not HUB_ID.fullmatch(name) and not re.fullmatch(r"[\w-]+", name):
+    elif not readers.HUB_ID.fullmatch(name) and not re.fullmatch(r"[\w-]+", name):
         raise InputError(f"{source}: {name} is neither a folder nor a dataset id org/name")
     return HubDataset(source=source, name=name, config=config or None, split=split or "train")

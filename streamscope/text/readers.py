@@ -83,7 +83,7 @@ def check_content(path: Path) -> None:
 
 def suffix_of(path: Path) -> str:
     """The suffix of a file among `SUFFIXES`, ignoring case; "" for an unsupported file."""
-    return max((suffix for suffix in SUFFIXES if path.name.lower().endswith(suffix)), key=len, default="")
+    return max(filter(path.name.lower().endswith, SUFFIXES), key=len, default="")
 
 
 def visible_files(folder: Path) -> list[Path]:

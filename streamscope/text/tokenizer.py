@@ -22,6 +22,7 @@ from collections import namedtuple
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, SupportsInt
 
@@ -308,8 +309,10 @@ class Tokenizer:
         """
         backend = self._special_backend if special else self._backend
         with _encoding():
-            rows = [encoding.ids for encoding in backend.encode_batch_fast(list(texts), add_special_tokens=bos)]
-        return [row[1:] if special and bos and row[:2] == [self.bos_id] * 2 else row for row in rows]
+            rows = [*map(attrgetter("ids"), backend.encode_batch_fast(list(texts), add_special_tokens=bos))]
+        if special and bos:
+            rows = [row[1:] if row[:2] == [self.bos_id] * 2 else row for row in rows]
+        return rows
 
     @cached_property
     def _special_backend(self) -> tokenizers.Tokenizer:
@@ -347,7 +350,7 @@ class Tokenizer:
             if token is None:
                 token = f"<unused {i}>"
             elif i not in self._added and self._byte_level and BYTE_OF.keys() >= set(token):
-                token = bytes(BYTE_OF[c] for c in token).decode("utf-8", errors="backslashreplace")
+                token = bytes(map(BYTE_OF.__getitem__, token)).decode("utf-8", errors="backslashreplace")
             elif i not in self._added:
                 token = token.replace("▁", " ")
             texts.append(token)

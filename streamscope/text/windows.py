@@ -85,7 +85,7 @@ class Mixture:
     """The packed parts of a mixture in its order, with the attributes of `TokenShards` for all of them."""
 
     def __init__(self, corpus: Corpus, parts: Sequence[TokenShards]) -> None:
-        self.parts, self.shares = tuple(parts), corpus.shares
+        self.parts, self.shares = tuple(parts), tuple(weight / sum(corpus.weights) for weight in corpus.weights)
         counts = [{"n_tokens": p.n_tokens, "n_documents": p.n_documents} for p in parts]
         self.n_tokens, self.n_documents = sum(p.n_tokens for p in parts), sum(p.n_documents for p in parts)
         self.meta: dict[str, Any] = {
