@@ -36,36 +36,10 @@ from typing import Any
 
 from streamscope.cli.errors import InputError
 from streamscope.text import END_OF_TEXT, SplitAt
-from streamscope.text.readers import (
-    HUB_ID,
-    KINDS,
-    PACKED,
-    SPLITS,
-    digest,
-    is_saved,
-    json_lines,
-    read_file,
-    rows,
-    suffix_of,
-    visible_files,
-)
+from streamscope.text.readers import HUB_ID, KINDS, digest, files_of, is_saved, json_lines, read_file, rows, suffix_of
 
 WEIGHT = re.compile(r"\*\s*(-?\d*\.?\d+(?:e-?\d+)?|-?\d+\.|nan|-?inf)\s*(?:\+|$)", re.ASCII)
 """The weight of a part of a mixture, and the plus sign after it."""
-CACHED = re.compile(r"cache-[0-9a-f]{16}(_\d+_of_\d+)?\.arrow")
-"""Cached results of `map` and `filter` in a folder of `datasets`."""
-ABOUT = re.compile(
-    r"(licen[cs]e|readme|copying)(?![a-z]).*|notice|citation|authors|contributors|changelog|requirements"
-    r"|dataset_infos?|dataset_dict|state",
-    re.IGNORECASE,
-)
-"""Stems of files about the data."""
-UNREAD = (
-    *PACKED, ".zip", ".tar", ".tgz", ".bz2", ".xz", ".7z", ".rar", ".lz4", ".pkl", ".pickle", ".pt", ".npy", ".npz",
-    ".bin", ".h5", ".hdf5", ".feather", ".orc", ".avro", ".db", ".sqlite", ".xls", ".xlsx", ".xml", ".html", ".htm",
-    ".pdf", ".doc", ".docx", ".odt", ".rtf", ".epub", ".tex", ".rst", ".text", ".raw", ".tokens",
-)  # fmt: skip
-"""Suffixes of files that may hold text but cannot be read; a folder with one is refused."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,7 +170,7 @@ def _open(source: str, *, text_field: str, max_documents: int | None, split_at: 
         return Corpus(**common, **hub_dataset(source).corpus(text_field))
     path = Path(source).expanduser()
     if path.is_dir() and not is_saved(path):
-        return Corpus(**common, **_of_files(path, _files_of(source, path), text_field, split_at))
+        return Corpus(**common, **_of_files(path, files_of(source, path), text_field, split_at))
     if path.exists() and not path.is_dir():
         if not path.is_file():
             raise InputError(f"{source} is not a regular file (a pipe can only be read once): save it as a file")
@@ -209,53 +183,6 @@ def _open(source: str, *, text_field: str, max_documents: int | None, split_at: 
         name = str(path) if path.is_dir() else source
         return Corpus(**common, **HubDataset(source=source, name=name).corpus(text_field))
     raise InputError(f"{source} is not an existing file or folder, a dataset id org/name, hf:ID or stories")
-
-
-def _files_of(source: str, folder: Path) -> tuple[Path, ...]:
-    """The files of a folder to read, or of its train split (see the module), each text once."""
-    visible = visible_files(folder)
-    if unread := next((p for p in visible if p.name.lower().endswith(UNREAD) and not suffix_of(p)), None):
-        raise InputError(f"{unread} cannot be read (only {KINDS}): unpack it, or move it elsewhere")
-    candidates = [p for p in visible if suffix_of(p) and not CACHED.fullmatch(p.name)]
-    texts = [p for p in candidates if not ABOUT.fullmatch(p.name.partition(".")[0])] or candidates
-    files = [p for p in texts if suffix_of(p) != ".md"] or texts
-    if not files:
-        raise InputError(f"{source}: no {KINDS} file in this folder")
-    splits = [_split_of(path.relative_to(folder), anywhere=True) for path in files]
-    if not all(splits):
-        splits = [_split_of(path.relative_to(folder)) for path in files]
-    by_split: dict[str, list[Path]] = {}
-    for path, split in zip(files, splits, strict=True):
-        by_split.setdefault(split, []).append(path)
-    of_none, split_names = by_split.pop("", []), ", ".join(sorted(by_split))
-    if by_split.keys() <= {"train"} or (len(by_split) == 1 and not of_none):
-        by_split = {"train": files}
-    elif of_none:
-        more = f"{of_none[0].relative_to(folder)}, which belongs to none"
-        raise InputError(f"{source} has the splits {split_names} and {more}: name the file or folder of one split")
-    if "train" not in by_split:
-        raise InputError(f"{source} has the splits {split_names}: name the file or folder of one split")
-    paths: dict[str, Path] = {}
-    for path in by_split["train"]:
-        if (twin := paths.setdefault(str(path)[: -len(suffix_of(path))], path)) is not path:
-            raise InputError(f"{twin} and {path.name} bear one name, so this may be one text twice: name the file to "
-                             "read, or move one elsewhere")  # fmt: skip
-    return tuple(by_split["train"])
-
-
-def _split_of(path: Path, *, anywhere: bool = False) -> str:
-    """The split of a file, from a folder above it or the first or last word of its name; "" for none.
-
-    With `anywhere`, words in the middle count too: en_train_v1 belongs to train, but a title may contain such a word by
-    chance.
-    """
-    stem = path.name.lower().removesuffix(suffix_of(path))
-    words = [word for word in re.split(r"[^a-z]+", stem) if word not in ("", "of")]
-    for word in (*(part.lower() for part in path.parts[:-1]), *words[:1], *words[-1:], *(words if anywhere else ())):
-        for split, names in SPLITS.items():
-            if word in names:
-                return split
-    return ""
 
 
 def _mixture(source: str) -> tuple[list[str], tuple[float, ...]]:
