@@ -11,6 +11,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import chain, product
 from pathlib import Path
 from typing import Any
@@ -212,7 +213,8 @@ def strings(place: str, row: Mapping[str, Any], names: Sequence[str]) -> tuple[s
 def _decoded(path: Path, end: bytes = b"\n") -> Iterator[str]:
     """The text of a file in pieces, each up to a line with `end`. It must be UTF-8; CRLF becomes LF."""
     start, parts = 0, list[bytes]()
-    with _open(path) as file:
+    openers: dict[str, Callable[[Path], Any]] = {".gz": gzip.open, ".zst": _open_zst}
+    with openers.get(path.suffix.lower(), partial(open, mode="rb"))(path) as file:
         for line in chain(file, (b"",)):
             parts.append(line)
             if line and end not in line:
@@ -232,12 +234,10 @@ def _decoded(path: Path, end: bytes = b"\n") -> Iterator[str]:
             parts.clear()
 
 
-def _open(path: Path) -> io.BufferedIOBase:
-    if path.suffix.lower() == ".zst":
-        import pyarrow
+def _open_zst(path: Path) -> io.BufferedIOBase:
+    import pyarrow
 
-        return io.BufferedReader(pyarrow.CompressedInputStream(pyarrow.OSFile(str(path)), "zstd"))
-    return gzip.open(path) if path.suffix.lower() == ".gz" else open(path, "rb")
+    return io.BufferedReader(pyarrow.CompressedInputStream(pyarrow.OSFile(str(path)), "zstd"))
 
 
 def _read_json(path: Path, expected: str) -> Iterator[tuple[str, Any]]:
