@@ -5,7 +5,6 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from operator import attrgetter
 from typing import Any, cast
 
 import torch
@@ -91,8 +90,10 @@ class Decoder(nn.Module):
         if not self.config.readout.tied and self.config.init.head == "copy":
             self.unembed.weight.copy_(self.embed.weight)
 
-    head = property(attrgetter("unembed.head"))
-    """The unembedding W [V, D] of a normed stream x, logits = x Wᵀ; `Capped` if they have a cap."""
+    @property
+    def head(self) -> Any:
+        """The unembedding W [V, D] of a normed stream x, logits = x Wᵀ; `Capped` if they have a cap."""
+        return self.unembed.head
 
     def embed_tokens(self, tokens: Int[Tensor, "B T"], positions: Int[Tensor, "B T"] | None = None) -> State:
         """The state before layer 0; `positions` are those of the tokens, if they are not the first ones."""
