@@ -18,6 +18,7 @@ new one. Tensor files carry the sha256 of their content, which is checked on rea
 
 import json
 import math
+import operator
 import shutil
 import sys
 from pathlib import Path
@@ -71,16 +72,14 @@ ORIGIN = ("source", "quantisation", "adapter", "bos")
 
 
 def load_weights(model: torch.nn.Module, tensors: dict[str, Tensor], where: Path, *, in_place: bool = True) -> None:
-    """Load weights into the model, in its dtypes; any difference in names or shapes raises `InputError`.
+    """Load weights into the model; any difference in names or shapes raises `InputError`.
 
-    They are copied into the existing parameters, which an optimiser may hold. With `in_place` False, the tensors become
-    the parameters: a file mapped by `read_tensors` stays mapped, and its pages are read when a weight is used. Changing
-    such a weight does not change the file.
+    They are copied into the existing parameters, in their dtypes, which an optimiser may hold. With `in_place` False,
+    the tensors become the parameters: a file mapped by `read_tensors` stays mapped, and its pages are read when a
+    weight is used. Changing such a weight does not change the file.
     """
-    state = model.state_dict()
-    typed = tensors if in_place else {k: v.to(state[k].dtype) if k in state else v for k, v in tensors.items()}
     with reading(where, "it belongs to another configuration"):
-        model.load_state_dict(typed, assign=not in_place)
+        model.load_state_dict(tensors, assign=not in_place)
 
 
 def whole_run(run_or_path: str | Path) -> Path:
@@ -165,17 +164,21 @@ def _load(folder: Path, name: str, device: str) -> StreamTransformer:
     model = StreamTransformer(config, tokenizer, seed=None)
     if name == "bf16":
         model.to(torch.bfloat16)
-    load_weights(model, tensors, weights, in_place=False)
+    typed, state = dict(tensors), model.state_dict()
+    for key in typed.keys() & state.keys():
+        typed[key] = typed[key].to(state[key].dtype)  # the same tensor, if it has this dtype
+    load_weights(model, typed, weights, in_place=False)
     model.run = folder
     stored_digest = metadata.get(DIGEST) or digest(tensors)
-    same_dtypes = all(tensors[name].dtype == value.dtype for name, value in model.state_dict().items())
-    model.digests = stored_digest, stored_digest if same_dtypes else digest(model.state_dict())
+    is_stored = all(map(operator.is_, typed.values(), tensors.values()))
+    model.digests = stored_digest, stored_digest if is_stored else digest(typed)
     if (folder / GENERATION).is_file():
         from streamscope.models.interop.huggingface.generation import read_eos, read_sampling
 
         model.eos_ids = read_eos(folder, None) or model.eos_ids
         model.sampling = read_sampling(folder)
-    model.origin = {name: manifest[name] for name in ORIGIN if name in manifest}
+    for key in filter(manifest.__contains__, ORIGIN):
+        model.origin[key] = manifest[key]
     if "adapter" in model.origin:
         print(f"{run_label(folder)}: the LoRA adapter next to its weights is merged into them", file=sys.stderr)
     if "bos" in model.origin:

@@ -41,14 +41,25 @@ class Decoder(nn.Module):
         self.dropout = Dropout(config.dropout) if config.dropout else nn.Identity()
         if isinstance(config.residual, c.Hyper):  # these files register their modules with the parts of a few models
             import streamscope.models.layers.hyper_mixing
-        if any(isinstance(spec, c.Hdpl) for _, spec, _, _ in config.projections()):
-            import streamscope.models.layers.hdpl  # noqa: F401
-        self.blocks = nn.ModuleList([config.residual.module(config, layer) for layer in range(config.n_layers)])
-        norm, own_norms = config.readout.norm, config.n_layers - 1 if config.readout.layer_norms == "own" else 0
+        for _, spec, _, _ in config.projections():
+            if isinstance(spec, c.Hdpl):
+                import streamscope.models.layers.hdpl  # noqa: F401
+        self.blocks = nn.ModuleList(map(partial(config.residual.module, config), range(config.n_layers)))
+        norm, has_own = config.readout.norm, config.readout.layer_norms == "own"
         make = partial(norm.module, norm, config.d_model, config.n_heads)
-        self.layer_norms = nn.ModuleList([make(hooks=False) for _ in range(own_norms)])
+        self.layer_norms = nn.ModuleList([make(hooks=False) for _ in range(config.n_layers - 1)] if has_own else [])
         self.ln_final = make()
         self.unembed = TiedUnembedding(config, self.embed) if config.readout.tied else UntiedUnembedding(config)
+
+    def __getattr__(self, name: str) -> Any:
+        """As in torch; a property that raised `Undefined` is called again, for its own message."""
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            attribute = getattr(type(self), name, None)
+            if isinstance(attribute, property) and attribute.fget is not None:
+                return attribute.fget(self)
+            raise
 
     @torch.no_grad()
     def init_weights(self, seed: int) -> None:

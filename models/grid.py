@@ -55,7 +55,7 @@ from streamscope.cli.terminal import print_grid
 from streamscope.cli.terminal import visible as printable
 from streamscope.models.config.presets import preset
 from streamscope.models.config.serialization import from_dict, parse_set, to_dict
-from streamscope.models.training.config import Options as Train
+from streamscope.models.train import Options as Train
 from streamscope.models.training.config import Training, check_given, with_recipe
 
 ALLOCATOR = {

@@ -71,7 +71,7 @@ def run_folder(run_or_path: str | Path) -> Path:
         return cached_run(name)
     path = Path(run_or_path)
     if path.is_dir():
-        return SnapshotPath(path) if snapshot_step(path) is not None else path
+        return path
     if (folder := bundled_folder(str(run_or_path))) is not None:
         return folder
     name, separator, step = str(run_or_path).rpartition("@")
@@ -127,9 +127,9 @@ class SnapshotPath(type(Path())):  # type: ignore[misc]
 
 
 def snapshot_step(folder: Path) -> int | None:
-    """The step of a run named RUN@STEP; None for the final run."""
-    step = str(folder).rpartition("@")[2] if isinstance(folder, SnapshotPath) and "@" in str(folder) else None
-    return None if step is None else int(step)
+    """The step of a run named RUN@STEP; None for the final run, and for a folder above a snapshot."""
+    step = folder.name.rpartition("@")[2] if isinstance(folder, SnapshotPath) and "@" in folder.name else ""
+    return int(step) if step.isdecimal() else None
 
 
 def snapshot_file(step: int) -> str:

@@ -89,7 +89,8 @@ def read_tensors(
     with reading(path, remedy):
         path.open("rb").close()  # safetensors knows no reason but "No such file"
         with safe_open(path, framework="pt") as file:
-            tensors, metadata = {k: file.get_tensor(k) for k in file.keys()}, file.metadata() or {}  # noqa: SIM118
+            names, metadata = file.keys(), file.metadata() or {}
+            tensors = dict(zip(names, map(file.get_tensor, names), strict=True))
     if metadata.get(DIGEST, "") not in ("", actual := digest(tensors)):
         raise InputError(f"{path} is damaged: sha256 {actual[:12]}… instead of {metadata[DIGEST][:12]}…; {remedy}")
     return tensors, metadata

@@ -15,10 +15,14 @@ With torchrun, each process computes a part of every batch (`models.training.par
 
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
+import tyro
+from annotated_types import Gt, Lt
+
+from streamscope.cli.bounds import Count
 from streamscope.cli.errors import InputError
 from streamscope.cli.parse import command, parse
 from streamscope.cli.provenance import check_device, pick_device
@@ -27,12 +31,53 @@ from streamscope.models.config import ModelConfig
 from streamscope.models.config.presets import preset
 from streamscope.models.config.serialization import override, parse_set, to_dict
 from streamscope.models.run_names import run_folder
-from streamscope.models.training.config import Options, Training, check_given, destination, saved_training, with_recipe
+from streamscope.models.training.config import Training, check_given, destination, saved_training, with_recipe
+from streamscope.text import SplitAt
 from streamscope.text.corpus import open_corpus
 
 SOURCE = ("data", "valid", "text_field", "max_documents", "split_at", "valid_fraction", "valid_blocks")
 LEAST_VOCABULARY = 300
 """Minimum number of entries of a tokenizer that is trained here; bytes alone need 256."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    preset: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="PRESET")] = ""
+    """std-t d-cas lfa cfm · dst-dense dst-kron dst-ind dst-full-ind · pls c2 · llama hdpl · gpt2 canon kromhc
+    kromcanon."""
+    data: str | None = None
+    """Training SOURCE: a .txt, .jsonl, .json, .csv or .parquet file, a folder of them (its train split, if it has
+    splits), a Hugging Face id, stories, echo, or a mixture with weights by tokens, "A*.5 + B*.5"."""
+    valid: str | None = None
+    """Validation SOURCE; default: a held-out part of --data."""
+    valid_fraction: Annotated[float, Gt(0), Lt(1)] | None = None
+    """Fraction of the documents of --data to hold out, chosen by a hash of their text; default: 0.05."""
+    valid_blocks: Count | None = None
+    """Number of blocks per document whose ends are held out instead of whole documents; no training window reads them.
+    Default: 10 if whole documents would leave one side empty, as for a single book."""
+    text_field: str = "text"
+    """Field or column with the text in JSON, CSV, parquet and Hugging Face sources; if there is no field text, chats in
+    a field messages are read."""
+    split_at: SplitAt = "separator"
+    """Separator of the documents in a text file: lines <|endoftext|> (separator), blank lines (blank), or none
+    (file)."""
+    max_documents: Count | None = None
+    """Read at most this many documents."""
+    scale: Literal["paper", "small", "zoo", "tiny"] = "small"
+    """paper: as printed; small: width 192; zoo: width 96; tiny: for tests."""
+    set: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
+    """Change the model, for example --set attention.v=kron --set n_layers=4 --set mixing=kron-kron/dns-dns."""
+    tokenizer: str | None = None
+    """A tokenizer.json, a folder with encoder.json and vocab.bpe, a run or a bundled model; default: BPE trained on the
+    data."""
+    start: str | None = None
+    """Start from the weights and tokenizer of this run, snapshot (RUN@STEP) or bundled model with the same
+    configuration; default: random weights. Optimiser and schedule start anew."""
+    out: Path | None = None
+    """Run folder to write."""
+    resume: bool = False
+    """Continue the run in --out from its last checkpoint, with its own options."""
+    training: Annotated[Training, tyro.conf.OmitArgPrefixes] = field(default_factory=Training)
 
 
 def main(argv: Sequence[str] | None = None) -> None:

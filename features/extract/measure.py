@@ -20,7 +20,7 @@ from streamscope.instruments.observations import Estimates, Measure, Observation
 from streamscope.instruments.open_data import WINDOW, unit_names
 from streamscope.instruments.table import LongTable, Scratch, Table, counts, described, key, number, write_batches
 from streamscope.models.hooks import batches
-from streamscope.text.shards import TokenShards, WindowedShards
+from streamscope.text.shards import TokenShards
 
 PART_ROWS = 8192  # rows of a part: the rows held in memory, and one row group of the file
 BATCH_TOKENS = 1024  # padded tokens per forward pass, so that activations stay in the cache
@@ -54,7 +54,7 @@ def observe(options: Extract, model: Any, data: Opened, progress: Progress) -> I
                 write_batches(path, [table], {})
         files.append(paths)
     features, *raw_files = zip(*files, strict=True)
-    windows, model_name = WINDOW if isinstance(opened.shards, WindowedShards) else (), title_of(model)
+    windows, model_name = WINDOW if opened.shards.stride else (), title_of(model)
     numbers = [
         number(f.name, f.name, f.unit, f.formula, ".4g", f.name in SCREEN_FEATURES, source=f.source)
         for f in reader.columns
@@ -87,7 +87,7 @@ def depths(table: LongTable, reader: FeatureReader, read: pd.DataFrame, shards: 
     documents, of = np.unique(shards.source[places], return_inverse=True)
     last = np.zeros(len(documents), np.int64)
     np.maximum.at(last, of, shards.offset[places] + without + rows + 1 + reader.offset)
-    texts = shards.documents if isinstance(shards, WindowedShards) else shards
+    texts = shards.documents if shards.stride else shards
     cells = pd.DataFrame({"k_star": range(reader.model.config.n_layers + 1)})
     total = np.zeros((len(cells), len(documents)))
     for batch in table.batches(["document", name]):
@@ -132,7 +132,7 @@ def plan(reader: FeatureReader, shards: TokenShards, max_tokens: int | None) -> 
     over = np.maximum(lengths - 1 - reader.model.config.n_ctx, 0)
     n_read, n_sources = np.unique(shards.source[indices]).size, np.unique(shards.source[: len(rows)]).size
     counted = {"rows": rows.sum(), "documents": n_read, "short": n_sources - n_read}
-    counted |= {"windows": len(indices)} if isinstance(shards, WindowedShards) else {}
+    counted |= {"windows": len(indices)} if shards.stride else {}
     counted |= {"cut": np.count_nonzero(over), "cut_tokens": over.sum()}
     return documents, {name: int(n) for name, n in counted.items()}
 
@@ -159,7 +159,7 @@ def tables_of(reader: FeatureReader, shards: TokenShards, part: pd.DataFrame, pi
     values = {"document": shards.source[of], "window": shards.window[of], "offset": shards.offset[of]}
     values["position"] = values["offset"] + np.arange(total) - np.repeat(starts - without, sizes)
     values |= {f"{name}_id": x for name, x in ids.items()} | {name: pieces[x] for name, x in ids.items()}
-    kinds = INDEX | ({"window": "int32", "offset": "int32"} if isinstance(shards, WindowedShards) else {})
+    kinds = INDEX | ({"window": "int32", "offset": "int32"} if shards.stride else {})
     index = {name: pa.array(values[name], pa.type_for_alias(kind)) for name, kind in kinds.items()}
     features = dict(zip([c.name for c in reader.columns], np.ascontiguousarray(X.T), strict=True))
     lists = {name: pa.FixedSizeListArray.from_arrays(x.ravel(), x.shape[1]) for name, x in raw.items()}

@@ -55,7 +55,6 @@ from streamscope.models.head_spec import Head
 from streamscope.models.hooks import Edits, batches, pad
 from streamscope.models.readout import map_logits
 from streamscope.models.sweep import passes
-from streamscope.text.shards import WindowedShards
 
 AT_ONCE = 128
 """Documents in memory at a time; one row group of the file."""
@@ -318,7 +317,7 @@ def observe(options: TokenEffects, model: Any, data: Opened, progress: Progress)
     elif options.modes is not None:
         raise InputError("--modes needs heads that are removed one at a time, in layers of several heads; give --heads")
     names = [group.name for group in groups]
-    windows = WINDOW if isinstance(opened.shards, WindowedShards) else ()
+    windows = WINDOW if opened.shards.stride else ()
     rows = LongTable.of(
         _tables(model, groups, options.scale, chosen, sums, split.values(), progress, windows=bool(windows)),
         (*INDEX, *windows, *(

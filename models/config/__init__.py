@@ -123,11 +123,15 @@ class Projection(Part):
     """Whether the kind keeps the width."""
     mix: ClassVar[str | None] = None
     """Shape of the mixing matrix that gets a hook; None where a kind has no such matrix."""
+    by_head: ClassVar[bool] = False
+    """Whether the kind maps each head's share of the input to its share of the output."""
 
     def check(self, name: str, d_in: int, d_out: int, n_heads: int) -> None:
         """Raise `InputError` if this kind cannot map d_in to d_out."""
         if self.square and d_in != d_out:
             raise InputError(f"{name}: {self.kind} mixing keeps the width, but here {d_in} become {d_out}: use dense")
+        if self.by_head and (d_in % n_heads or d_out % n_heads):
+            raise InputError(f"{name}: {n_heads} independent heads do not divide both widths, {d_in} -> {d_out}")
 
 
 class Identity(Projection, kind="identity", short="id", square=True):
@@ -143,12 +147,8 @@ class Weighted(Projection):
     """Initial weights; none: the model's init.weights."""
 
 
-class Independent(Weighted, kind="independent", short="ind", mix="B H in out"):
+class Independent(Weighted, kind="independent", short="ind", mix="B H in out", by_head=True):
     """Independent channels, y_h = x_h W_h: H · (d_in/H) · (d_out/H) parameters (DST Eq. 4)."""
-
-    def check(self, name: str, d_in: int, d_out: int, n_heads: int) -> None:
-        if d_in % n_heads or d_out % n_heads:
-            raise InputError(f"{name}: {n_heads} independent heads do not divide both widths, {d_in} -> {d_out}")
 
 
 class Kronecker(Weighted, kind="kronecker", short="kron", square=True, mix="B H H"):

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby
+from operator import attrgetter
 
 from streamscope.models.config import ChannelLayerNorm, Hdpl, Hyper, ModelConfig
 
@@ -48,15 +49,13 @@ def traits(config: ModelConfig) -> dict[str, bool]:
     return has
 
 
-def _rows(templates: list[Hook], *words: str) -> list[Hook]:
+def _rows(templates: list[Hook], *words: str) -> Iterator[Hook]:
     """The rows of templates, with words for the numbers in braces."""
-    return [
-        Hook(
+    for row in templates:
+        yield Hook(
             row.name.format(*words), row.shape.format(*words), row.meaning.format(*words), row.needs.format(*words),
             row.edit_needs, row.on_demand,
-        )
-        for row in templates
-    ]  # fmt: skip
+        )  # fmt: skip
 
 
 STREAMS = [
@@ -166,7 +165,7 @@ def expected_hooks(config: ModelConfig) -> Iterator[tuple[str, Hook]]:
             yield from ((row.name.replace(".L.", f".{layer}."), row) for row in part)
 
 
-_BY_NAME = {row.name: row for row in HOOKS}
+_BY_NAME = dict(zip(map(attrgetter("name"), HOOKS), HOOKS, strict=True))
 
 
 @lru_cache(maxsize=4096)  # asked for every hook of every batch

@@ -1,10 +1,10 @@
 """The interface that TransformerLens' tools expect: `cfg`, names of weights, run_with_cache, text."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import combinations
 from operator import attrgetter
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -22,17 +22,7 @@ if TYPE_CHECKING:
 
 POSITION_NAMES = {Learned: "standard", Rope: "rotary", Alibi: "alibi"}
 FLAT = ("n_layers", "n_heads", "d_model", "d_head", "d_mlp", "d_vocab", "n_ctx")
-FIELDS: dict[str, Callable[[Any], Any]] = {
-    "model_name": attrgetter("config.name"),
-    "positional_embedding_type": lambda model: POSITION_NAMES.get(type(model.config.positions), "none"),
-    "parallel_attn_mlp": lambda model: getattr(model.config.residual, "order", "") == "parallel",
-    "gated_mlp": lambda model: model.config.mlp.gate is not None,
-    "use_attn_result": lambda model: any(point._forward_hooks for point in model.result_points()),
-    "n_key_value_heads": lambda model: model.config.kv_heads if model.config.kv_heads < model.config.n_heads else None,
-    "device": attrgetter("embed.weight.device"),
-    "dtype": attrgetter("embed.weight.dtype"),
-}
-"""Names and meanings as in TransformerLens, read from a model, besides those in its configuration (`FLAT`)."""
+"""Names of our configuration that TransformerLens' `cfg` has too."""
 
 
 def check_padding(padding_side: str | None, mask: Bool[Tensor, "B T"] | None = None) -> None:
@@ -52,24 +42,35 @@ def _one_row(ids: Any, caller: str) -> Tensor:
     return rows.reshape(-1)
 
 
-class LensConfig(SimpleNamespace):
-    """TransformerLens' `cfg` of a `model`."""
+@dataclass(repr=False)
+class LensConfig:
+    """TransformerLens' `cfg` of a `model`, with its names and meanings."""
 
+    model: Any
     attn_only = False
     default_prepend_bos = True
     use_split_qkv_input = use_attn_in = False
     use_hook_mlp_in = True
     final_rms = False
 
+    model_name = property(attrgetter("model.config.name"))
+    device, dtype = property(attrgetter("model.embed.weight.device")), property(attrgetter("model.embed.weight.dtype"))
+    positional_embedding_type = property(lambda cfg: POSITION_NAMES.get(type(cfg.model.config.positions), "none"))
+    parallel_attn_mlp = property(lambda cfg: getattr(cfg.model.config.residual, "order", "") == "parallel")
+    gated_mlp = property(lambda cfg: cfg.model.config.mlp.gate is not None)
+    use_attn_result = property(lambda cfg: any(point._forward_hooks for point in cfg.model.result_points()))
+
+    @property
+    def n_key_value_heads(self) -> int | None:
+        """None where every head has its own."""
+        config = self.model.config
+        return config.kv_heads if config.kv_heads < config.n_heads else None
+
     def __getattr__(self, name: str) -> Any:
-        if name in FLAT:
-            return getattr(self.model.config, name)
-        if name not in FIELDS:
-            raise AttributeError(f"cfg has no field {name!r}; it has {', '.join(FLAT)}")
-        return FIELDS[name](self.model)
+        raise AttributeError(f"cfg has no field {name!r}; it has {', '.join(FLAT)}")
 
     def __dir__(self) -> list[str]:
-        return sorted({*FLAT, *FIELDS, *super().__dir__()} - {"normalization_type"})
+        return sorted({*super().__dir__()} - {"normalization_type"})
 
     def __repr__(self) -> str:
         return f"LensConfig({', '.join(f'{name}={getattr(self, name)}' for name in FLAT)})"
@@ -84,6 +85,10 @@ class LensConfig(SimpleNamespace):
             "TransformerLens' ActivationCache omits the norm's weight: use Cache(cache_dict, model) of "
             "streamscope.models.interop.activation_cache, or the cache that run_with_cache gives"
         )
+
+
+for name in FLAT:
+    setattr(LensConfig, name, property(attrgetter(f"model.config.{name}")))
 
 
 def _stacked(path: str) -> property:
@@ -109,6 +114,9 @@ class LensMixin:
     config: ModelConfig
     tokenizer: Tokenizer | None
     hook_dict: dict[str, Any]
+    blocks: Any
+    ln_final: Any
+    pos_embed: Any
 
     W_E, W_U = property(attrgetter("embed.W_E")), property(attrgetter("unembed.W_U"))
     """Token embedding [V, D], times its scale, and unembedding [D, V]."""
@@ -267,19 +275,7 @@ class LensMixin:
             raise InputError(f"{self.config.name} norms what a layer writes, so its heads, neurons and biases are no "
                              "parts of the stream: use the layer's updates (decompose_resid, L2.attn)")  # fmt: skip
 
-    def __getattr__(self, name: str) -> Any:
-        """As in torch; a property that raised `Undefined` is called again, for its own message."""
-        try:
-            return super().__getattr__(name)  # type: ignore[misc]
-        except AttributeError:
-            attribute = getattr(type(self), name, None)
-            if isinstance(attribute, property) and attribute.fget is not None:
-                return attribute.fget(self)
-            raise
-
-    @property
-    def cfg(self) -> LensConfig:
-        return LensConfig(model=self)
+    cfg = property(LensConfig)
 
     def run_with_cache(self, *args: Any, return_cache_object: bool = True, pos_slice: Any = None, **kwargs: Any) -> Any:
         """(output, ActivationCache) of tokens or text, with the activations of `names_filter`.

@@ -3,20 +3,19 @@
 import json
 import math
 import re
+from collections import namedtuple
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import tyro
-from annotated_types import Ge, Gt, Lt
+from annotated_types import Ge, Lt
 
 from streamscope.cli.bounds import Count, NotNegative, Positive, Seed, Share, Whole, check
 from streamscope.cli.errors import InputError
 from streamscope.cli.provenance import pick_device
 from streamscope.models.config import Hyper, ModelConfig
 from streamscope.models.config.serialization import from_dict
-from streamscope.text import SplitAt
 
 Decay = Annotated[float, Ge(0), Lt(1)]
 """Decay of a running mean per step."""
@@ -176,32 +175,27 @@ SEED_OR_RECORD = {
 def seeds_share(config: Mapping[str, Any]) -> str:
     """The training and data of a run's config.json as text, the same for all seeds of one recipe; "" without any.
     Fields that an older version did not write have their default."""
-    parts = {name: config[name] for name in ("training", "data", "sft") if config.get(name)}
-    if "training" in parts:
-        parts["training"] = settings = USUAL | Training.from_older(parts["training"])
+    training, data, sft = map(config.get, ("training", "data", "sft"))
+    parts: dict[str, Any] = {"sft": sft} if sft else {}
+    if training:
+        parts["training"] = settings = USUAL | Training.from_older(training)
         for field in fields(Training):
             settings.setdefault(field.name, field.default)
             if field.name in SEED_OR_RECORD:
                 del settings[field.name]
-    if "data" in parts:
-        parts["data"] = {"split_at": "separator", "valid_fraction": None, "valid_blocks": None, **parts["data"]}
+    if data:
+        parts["data"] = {"split_at": "separator", "valid_fraction": None, "valid_blocks": None, **data}
     return json.dumps(parts, sort_keys=True) if parts else ""
 
 
-@dataclass(frozen=True)
-class Phase:
-    """`steps` steps of `batch_size` sequences of `n_ctx` tokens, from step `first`."""
+Phase = namedtuple(
+    "Phase", ("first", "steps", "batch_size", "n_ctx", "weights", "windows", "flops"), defaults=(None, None, 0)
+)
+"""`steps` steps of `batch_size` sequences of `n_ctx` tokens, from step `first`.
 
-    first: int
-    steps: int
-    batch_size: int
-    n_ctx: int
-    weights: tuple[float, ...] | None = None
-    """Weights of the parts of the mixture; None: as in --data."""
-    windows: Any = None
-    """What a `Trainer` reads in it."""
-    flops: int = 0
-    """FLOPs per training token, for a `Trainer`."""
+`weights` are those of the parts of the mixture; None: as in --data. A `Trainer` adds the `windows` that it reads and
+`flops`, FLOPs per training token.
+"""
 
 
 def phases_of(spec: str | None) -> list[Phase]:
@@ -322,46 +316,6 @@ def check_given(training: Training, filled: Training, model: ModelConfig, usual:
         for start, acts, reason in rules:
             if name.startswith(start) and not acts and value is not None and value != plain[name]:
                 raise InputError(f"--{name.replace('_', '-')} has no effect, because {reason}: leave it out")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Options:
-    preset: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="PRESET")] = ""
-    """std-t d-cas lfa cfm · dst-dense dst-kron dst-ind dst-full-ind · pls c2 · llama hdpl · gpt2 canon kromhc
-    kromcanon."""
-    data: str | None = None
-    """Training SOURCE: a .txt, .jsonl, .json, .csv or .parquet file, a folder of them (its train split, if it has
-    splits), a Hugging Face id, stories, echo, or a mixture with weights by tokens, "A*.5 + B*.5"."""
-    valid: str | None = None
-    """Validation SOURCE; default: a held-out part of --data."""
-    valid_fraction: Annotated[float, Gt(0), Lt(1)] | None = None
-    """Fraction of the documents of --data to hold out, chosen by a hash of their text; default: 0.05."""
-    valid_blocks: Count | None = None
-    """Number of blocks per document whose ends are held out instead of whole documents; no training window reads them.
-    Default: 10 if whole documents would leave one side empty, as for a single book."""
-    text_field: str = "text"
-    """Field or column with the text in JSON, CSV, parquet and Hugging Face sources; if there is no field text, chats in
-    a field messages are read."""
-    split_at: SplitAt = "separator"
-    """Separator of the documents in a text file: lines <|endoftext|> (separator), blank lines (blank), or none
-    (file)."""
-    max_documents: Count | None = None
-    """Read at most this many documents."""
-    scale: Literal["paper", "small", "zoo", "tiny"] = "small"
-    """paper: as printed; small: width 192; zoo: width 96; tiny: for tests."""
-    set: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
-    """Change the model, for example --set attention.v=kron --set n_layers=4 --set mixing=kron-kron/dns-dns."""
-    tokenizer: str | None = None
-    """A tokenizer.json, a folder with encoder.json and vocab.bpe, a run or a bundled model; default: BPE trained on the
-    data."""
-    start: str | None = None
-    """Start from the weights and tokenizer of this run, snapshot (RUN@STEP) or bundled model with the same
-    configuration; default: random weights. Optimiser and schedule start anew."""
-    out: Path | None = None
-    """Run folder to write."""
-    resume: bool = False
-    """Continue the run in --out from its last checkpoint, with its own options."""
-    training: Annotated[Training, tyro.conf.OmitArgPrefixes] = field(default_factory=Training)
 
 
 def destination(options: Any, instead: str) -> tuple[Path, bool]:

@@ -168,9 +168,9 @@ class Trainer:
             windows = self.train.at(phase.n_ctx, *([] if phase.weights is None else [phase.weights]))
             if len(windows) < phase.batch_size:
                 raise InputError(f"the data has {len(windows)} windows, but a phase's batch needs {phase.batch_size}")
-            phases.append(replace(phase, windows=windows))
+            phases.append(phase._replace(windows=windows))
         phases = phases or [Phase(0, self.steps, self.batch, getattr(self.train, "n_ctx", context), None, self.train)]
-        return [replace(p, flops=sum(training_flops_per_token(self.model, p.n_ctx).values())) for p in phases]
+        return [p._replace(flops=sum(training_flops_per_token(self.model, p.n_ctx).values())) for p in phases]
 
     def phase(self, step: int) -> int:
         return bisect.bisect_right(self.phases, step, key=lambda phase: phase.first) - 1

@@ -12,7 +12,7 @@ from streamscope.models.run_names import bundled_folder
 from streamscope.models.training.data import VALID_FRACTION
 from streamscope.text import SplitAt
 from streamscope.text.cache import cache_root, cached
-from streamscope.text.corpus import Corpus, MixtureCorpus, open_corpus
+from streamscope.text.corpus import Corpus, open_corpus
 from streamscope.text.shards import TokenShards, in_validation, pack
 from streamscope.text.tokenizer import Tokenizer
 from streamscope.text.windows import MixedWindows, Mixture, Windows
@@ -55,7 +55,7 @@ def prepare(
     split: dict[str, Any] = {"valid_fraction": fraction, "valid_blocks": valid_blocks}
     split_train = split | {"part": "train" if held_out is None else "all"}
     train: TokenShards | Mixture
-    if isinstance(corpus, MixtureCorpus):
+    if corpus.parts:
         train = Mixture(corpus, [pack(item, tok, **split_train) for item in corpus.parts])
     else:
         train = pack(corpus, tok, **split_train)
@@ -87,7 +87,7 @@ def parts_not_held_out(data: Data) -> list[str]:
     """The sources of the parts of a mixture of which no document is held out, so validation never reads them."""
     source = data.source
     corpus = open_corpus(source["data"], **{name: source[name] for name in ("text_field", "max_documents", "split_at")})
-    if not isinstance(corpus, MixtureCorpus) or (source["valid"], source["valid_blocks"]) != (None, None):
+    if not corpus.parts or (source["valid"], source["valid_blocks"]) != (None, None):
         return []
     is_held_out = partial(in_validation, valid_fraction=source["valid_fraction"] or VALID_FRACTION)
     return [part.source for part in corpus.parts if not any(map(is_held_out, part.documents()))]

@@ -29,7 +29,7 @@ from streamscope.instruments.observations import Measure, Observations
 from streamscope.instruments.table import number
 from streamscope.models.readout import IGNORE
 from streamscope.models.training.data import evaluation_shards
-from streamscope.text.shards import TokenShards, WindowedShards, document_batches, overlapping_windows
+from streamscope.text.shards import TokenShards, document_batches, overlapping_windows
 
 WINDOW = (
     number("window", "window", "window", "of the document, from 0", "d", shown=False),
@@ -66,7 +66,7 @@ class OpenDocuments(Splittable):
     """The documents of a specification in one model's tokens; long ones cut at the model's context, or in windows.
 
     `data[Documents]` in `observe` of an instrument: `rows()`, `units()` with a row for each, `title()`, `tokenizer`. In
-    windows (`shards` are `WindowedShards`) a row is a window, its cluster the document. `data[Tokens]` are read as far
+    windows (`shards.stride` is above 0) a row is a window, its cluster the document. `data[Tokens]` are read as far
     as `max_tokens` go: `documents()`.
     """
 
@@ -122,7 +122,7 @@ class OpenDocuments(Splittable):
         its copies, are a cluster. Only the same document in the same tokens has the same name in two models.
         """
         shards = self.shards
-        if not isinstance(shards, WindowedShards):
+        if not shards.stride:
             return unit_names((shards.source[i], ids) for i, ids in self._read())
         rows = [i for i, _ in self._read()]
         table = pd.DataFrame({"document": shards.source, "window": shards.window, "offset": shards.offset}).iloc[rows]
@@ -185,7 +185,7 @@ class OpenDocuments(Splittable):
     def title(self) -> str:
         """How many documents, and how many of them were cut, or in how many windows they are read."""
         shards = self.shards
-        if isinstance(shards, WindowedShards):
+        if shards.stride:
             documents, n = counted(len(set(shards.source.tolist())), "document"), len(shards.source)
             text = f"{documents} in {counted(n, 'window', ',')} of {self.n_ctx} tokens, stride {shards.stride}"
             n_unread = shards.possible - n
@@ -202,7 +202,7 @@ class OpenDocuments(Splittable):
         if isinstance(self.spec, Documents):
             return {"source": self.shards.meta["source"], "documents": self.title()}
         origin = {name: self.shards.meta.get(name) for name in ("source", "corpus", "tokenizer", "rule")}
-        stride = {"stride": self.shards.stride} if isinstance(self.shards, WindowedShards) else {}
+        stride = {"stride": self.shards.stride} if self.shards.stride else {}
         return {**origin, "n_ctx": self.n_ctx, "max_tokens": self.spec.max_tokens, **stride}
 
 

@@ -29,49 +29,17 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from functools import cache, cached_property, partial
+from functools import cache, partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from streamscope.cli.errors import InputError, reading
+from streamscope.cli.errors import InputError
 from streamscope.text import END_OF_TEXT, SplitAt
-from streamscope.text.readers import (
-    KINDS,
-    PACKED,
-    check_content,
-    digest,
-    first_line,
-    json_lines,
-    read_file,
-    record_text,
-    rows,
-    suffix_of,
-    visible_files,
-)
+from streamscope.text.readers import HUB_ID, KINDS, digest, files_of, is_saved, json_lines, read_file, rows, suffix_of
 
-HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 WEIGHT = re.compile(r"\*\s*(-?\d*\.?\d+(?:e-?\d+)?|-?\d+\.|nan|-?inf)\s*(?:\+|$)", re.ASCII)
 """The weight of a part of a mixture, and the plus sign after it."""
-CACHED = re.compile(r"cache-[0-9a-f]{16}(_\d+_of_\d+)?\.arrow")
-"""Cached results of `map` and `filter` in a folder of `datasets`."""
-SPLITS = {
-    "train": ("train", "training"), "validation": ("validation", "valid", "val", "dev"),
-    "test": ("test", "testing", "eval", "evaluation"),
-}  # fmt: skip
-"""Splits of a dataset, and the words for them in file and folder names, as in `datasets`."""
-ABOUT = re.compile(
-    r"(licen[cs]e|readme|copying)(?![a-z]).*|notice|citation|authors|contributors|changelog|requirements"
-    r"|dataset_infos?|dataset_dict|state",
-    re.IGNORECASE,
-)
-"""Stems of files about the data."""
-UNREAD = (
-    *PACKED, ".zip", ".tar", ".tgz", ".bz2", ".xz", ".7z", ".rar", ".lz4", ".pkl", ".pickle", ".pt", ".npy", ".npz",
-    ".bin", ".h5", ".hdf5", ".feather", ".orc", ".avro", ".db", ".sqlite", ".xls", ".xlsx", ".xml", ".html", ".htm",
-    ".pdf", ".doc", ".docx", ".odt", ".rtf", ".epub", ".tex", ".rst", ".text", ".raw", ".tokens",
-)  # fmt: skip
-"""Suffixes of files that may hold text but cannot be read; a folder with one is refused."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,9 +55,16 @@ class Corpus:
     reads: AbstractSet[str] = frozenset()
     """The options among `text_field` and `split_at` that change how this source is read."""
     max_documents: int | None = None
+    parts: tuple["Corpus", ...] = ()
+    """Of a mixture: its parts, from each of which training takes windows (`text.windows`)."""
+    weights: tuple[float, ...] = ()
+    """Of a mixture: the weights of its parts."""
 
     def documents(self) -> Iterator[str]:
-        """Yield at most `max_documents` documents, stripped and not empty."""
+        """Yield at most `max_documents` documents, of a mixture of each part, stripped and not empty."""
+        if self.parts:
+            yield from self.texts()  # the parts have counted and stripped them
+            return
         n = 0
         for text in self.texts():
             for document in map(str.strip, text.split(END_OF_TEXT)):
@@ -112,7 +87,11 @@ class Corpus:
     def describe(self) -> dict[str, Any]:
         """Source, options, content and fingerprint as JSON data, for a run's manifest."""
         options = {"source": self.source, "kind": self.kind, "max_documents": self.max_documents}
-        return {**options, **self.content(), "fingerprint": self.fingerprint()}
+        about = {**options, **self.content(), "fingerprint": self.fingerprint()}
+        if self.parts:
+            weighted = zip(self.weights, self.parts, strict=True)
+            about["parts"] = [{"weight": weight, **part.describe()} for weight, part in weighted]
+        return about
 
 
 def _of_files(root: Path, files: Sequence[Path], text_field: str, split_at: SplitAt) -> dict[str, Any]:
@@ -125,101 +104,17 @@ def _of_files(root: Path, files: Sequence[Path], text_field: str, split_at: Spli
     }  # fmt: skip
 
 
-@dataclass(frozen=True, kw_only=True)
-class HubDataset:
-    """One split of a Hugging Face dataset: streamed from the hub, or read from a local folder."""
-
-    source: str
-    name: str
-    config: str | None = None
-    split: str = "train"
-
-    def corpus(self, text_field: str) -> dict[str, Any]:
-        return {
-            "kind": "hub", "texts": lambda: (record_text(row, text_field, self.source) for row in self.records()),
-            "content": cache(lambda: {"text_field": text_field, **self._content()}), "reads": {"text_field"},
-        }  # fmt: skip
-
-    def records(self) -> Iterator[dict[str, Any]]:
-        import datasets
-
-        revision, folder = self._resolved  # reports a wrong name before any retries
-        for path in visible_files(folder) if folder is not None else ():
-            check_content(path)
-        with reading(self.source, "check the files and the names of config and split"):
-            if folder is not None and _saved(folder):
-                rows = datasets.load_from_disk(str(folder))
-                if isinstance(rows, datasets.DatasetDict):
-                    if self.split not in rows:
-                        raise InputError(f"{self.source}: no split {self.split!r}; it has {', '.join(rows)}")
-                    rows = rows[self.split]
-            else:
-                name, commit = (self.name, revision) if folder is None else (str(folder), None)
-                rows = datasets.load_dataset(name, self.config, split=self.split, streaming=True, revision=commit)
-            yield from rows
-
-    @cached_property
-    def _resolved(self) -> tuple[str, Path | None]:
-        """The commit, "" of a local folder, and the folder: local, or in the hub's cache if the hub does not answer.
-
-        The cache may hold only some of the files, so `_content` lists them.
-        """
-        if Path(self.name).is_dir():
-            return "", Path(self.name)
-        import huggingface_hub
-
-        try:
-            return str(huggingface_hub.HfApi().dataset_info(self.name, timeout=20).sha), None
-        except Exception as error:  # of the hub client's network library
-            try:
-                folder = Path(huggingface_hub.snapshot_download(self.name, repo_type="dataset", local_files_only=True))
-                return folder.name, folder
-            except (OSError, ValueError):  # not in the cache, or an impossible name
-                raise InputError(
-                    f"{self.source} is neither a local path, nor in the hub's cache, nor found on the hub "
-                    f"({first_line(error)}): check the name and the network, or give a file or a folder"
-                ) from error
-
-    def _content(self) -> dict[str, Any]:
-        options: dict[str, Any] = {"config": self.config, "split": self.split}
-        revision, folder = self._resolved
-        files = visible_files(folder) if folder is not None else []
-        if folder is not None and not revision:
-            return options | {"files": [digest(path, folder) for path in files]}
-        cached = {"cached": [path.relative_to(folder).as_posix() for path in files]} if folder is not None else {}
-        return {**options, "id": self.name, "revision": revision, **cached}
-
-
 STORIES = {"stories": ("stories", 5), "stories5": ("stories", 5), "echo": ("echo", 2)}
 """Scheme of a source -> the module of `text` that writes its documents, and its version, incremented whenever it writes
 another text for the same numbers. Here, because a fingerprint must not read the lexicon of the stories."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class MixtureCorpus(Corpus):
-    """Several corpora with weights; training takes windows from each (`text.windows`).
-
-    Read as one corpus, for the tokenizer and validation, it yields every document once. The next document comes from
-    the part with the fewest characters for its share; after the end of a part, the others continue.
-    """
-
-    parts: tuple[Corpus, ...]
-    weights: tuple[float, ...]
-
-    @property
-    def shares(self) -> tuple[float, ...]:
-        """The weights, normalised to sum 1."""
-        return tuple(weight / sum(self.weights) for weight in self.weights)
-
-    def documents(self) -> Iterator[str]:
-        return self.texts()  # the parts have counted and stripped them
-
-    def describe(self) -> dict[str, Any]:
-        parts = [{"weight": w, **part.describe()} for w, part in zip(self.weights, self.parts, strict=True)]
-        return {**super().describe(), "parts": parts}
-
-
 def _interleaved(parts: Sequence[Corpus], weights: Sequence[float]) -> Iterator[str]:
+    """A mixture as one corpus, for the tokenizer and validation: every document once.
+
+    The next document comes from the part with the fewest characters for its share; after the end of a part, the others
+    continue.
+    """
     iterators = {k: part.documents() for k, part in enumerate(parts)}
     characters = [0.0] * len(parts)
     while iterators:
@@ -259,7 +154,7 @@ def _open(source: str, *, text_field: str, max_documents: int | None, split_at: 
         options: dict[str, Any] = {"text_field": text_field, "max_documents": max_documents, "split_at": split_at}
         corpora = tuple(_open(name, **options) for name in names)
         shares = [(weight / sum(weights), corpus) for weight, corpus in zip(weights, corpora, strict=True)]
-        return MixtureCorpus(
+        return Corpus(
             **common, kind="mixture", parts=corpora, weights=weights, texts=partial(_interleaved, corpora, weights),
             content=cache(lambda: {"parts": [[share, corpus.fingerprint()] for share, corpus in shares]}),
             reads=frozenset().union(*(corpus.reads for corpus in corpora)),
@@ -270,10 +165,12 @@ def _open(source: str, *, text_field: str, max_documents: int | None, split_at: 
     if scheme in STORIES:
         return Corpus(**common, **_of_stories(source, scheme, parts))
     if scheme == "hf" and parts:
+        from streamscope.text.hub import hub_dataset
+
         return Corpus(**common, **hub_dataset(source).corpus(text_field))
     path = Path(source).expanduser()
-    if path.is_dir() and not _saved(path):
-        return Corpus(**common, **_of_files(path, _files_of(source, path), text_field, split_at))
+    if path.is_dir() and not is_saved(path):
+        return Corpus(**common, **_of_files(path, files_of(source, path), text_field, split_at))
     if path.exists() and not path.is_dir():
         if not path.is_file():
             raise InputError(f"{source} is not a regular file (a pipe can only be read once): save it as a file")
@@ -281,61 +178,11 @@ def _open(source: str, *, text_field: str, max_documents: int | None, split_at: 
             raise InputError(f"{source} is not a supported kind of file ({KINDS})")
         return Corpus(**common, **_of_files(path.parent, [path], text_field, split_at))
     if path.is_dir() or (HUB_ID.fullmatch(source) and not suffix_of(Path(source))):
+        from streamscope.text.hub import HubDataset
+
         name = str(path) if path.is_dir() else source
         return Corpus(**common, **HubDataset(source=source, name=name).corpus(text_field))
     raise InputError(f"{source} is not an existing file or folder, a dataset id org/name, hf:ID or stories")
-
-
-def _files_of(source: str, folder: Path) -> tuple[Path, ...]:
-    """The files of a folder to read, or of its train split (see the module), each text once."""
-    visible = visible_files(folder)
-    if unread := next((p for p in visible if p.name.lower().endswith(UNREAD) and not suffix_of(p)), None):
-        raise InputError(f"{unread} cannot be read (only {KINDS}): unpack it, or move it elsewhere")
-    candidates = [p for p in visible if suffix_of(p) and not CACHED.fullmatch(p.name)]
-    texts = [p for p in candidates if not ABOUT.fullmatch(p.name.partition(".")[0])] or candidates
-    files = [p for p in texts if suffix_of(p) != ".md"] or texts
-    if not files:
-        raise InputError(f"{source}: no {KINDS} file in this folder")
-    splits = [_split_of(path.relative_to(folder), anywhere=True) for path in files]
-    if not all(splits):
-        splits = [_split_of(path.relative_to(folder)) for path in files]
-    by_split: dict[str, list[Path]] = {}
-    for path, split in zip(files, splits, strict=True):
-        by_split.setdefault(split, []).append(path)
-    of_none, split_names = by_split.pop("", []), ", ".join(sorted(by_split))
-    if by_split.keys() <= {"train"} or (len(by_split) == 1 and not of_none):
-        by_split = {"train": files}
-    elif of_none:
-        more = f"{of_none[0].relative_to(folder)}, which belongs to none"
-        raise InputError(f"{source} has the splits {split_names} and {more}: name the file or folder of one split")
-    if "train" not in by_split:
-        raise InputError(f"{source} has the splits {split_names}: name the file or folder of one split")
-    paths: dict[str, Path] = {}
-    for path in by_split["train"]:
-        if (twin := paths.setdefault(str(path)[: -len(suffix_of(path))], path)) is not path:
-            raise InputError(f"{twin} and {path.name} bear one name, so this may be one text twice: name the file to "
-                             "read, or move one elsewhere")  # fmt: skip
-    return tuple(by_split["train"])
-
-
-def _split_of(path: Path, *, anywhere: bool = False) -> str:
-    """The split of a file, from a folder above it or the first or last word of its name; "" for none.
-
-    With `anywhere`, words in the middle count too: en_train_v1 belongs to train, but a title may contain such a word by
-    chance.
-    """
-    stem = path.name.lower().removesuffix(suffix_of(path))
-    words = [word for word in re.split(r"[^a-z]+", stem) if word not in ("", "of")]
-    for word in (*(part.lower() for part in path.parts[:-1]), *words[:1], *words[-1:], *(words if anywhere else ())):
-        for split, names in SPLITS.items():
-            if word in names:
-                return split
-    return ""
-
-
-def _saved(folder: Path) -> bool:
-    is_dataset = (folder / "state.json").is_file() and (folder / "dataset_info.json").is_file()
-    return is_dataset or (folder / "dataset_dict.json").is_file()
 
 
 def _mixture(source: str) -> tuple[list[str], tuple[float, ...]]:
@@ -373,22 +220,6 @@ def _of_stories(source: str, scheme: str, fields: list[str]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def hub_dataset(source: str) -> HubDataset:
-    """The dataset of hf:ID[:CONFIG][:SPLIT]."""
-    fields = source.split(":")[1:]
-    if len(fields) > 3 or not fields[0]:
-        raise InputError(f"{source}: write hf:ID, hf:ID:CONFIG, hf:ID:SPLIT or hf:ID:CONFIG:SPLIT")
-    name, config, split = (*fields, "", "")[:3]
-    if config in SPLITS and not split:
-        config, split = "", config
-    local = Path(name).expanduser()
-    if local.is_dir():
-        name = str(local)
-    elif not HUB_ID.fullmatch(name) and not re.fullmatch(r"[\w-]+", name):
-        raise InputError(f"{source}: {name} is neither a folder nor a dataset id org/name")
-    return HubDataset(source=source, name=name, config=config or None, split=split or "train")
-
-
 def is_records(source: str) -> bool:
     return source.startswith("hf:") or Path(source).expanduser().is_file()
 
@@ -397,6 +228,8 @@ def records(source: str, expected: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """("file:line", fields) of every row; `source` is a file, or hf:ID[:CONFIG][:SPLIT]. Cells of CSV are text, and
     empty ones are left out."""
     if source.startswith("hf:"):
+        from streamscope.text.hub import hub_dataset
+
         yield from ((f"{source}, row {i}", row) for i, row in enumerate(hub_dataset(source).records(), 1))
         return
     path = Path(source).expanduser()

@@ -11,6 +11,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import chain, product
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,26 @@ SUFFIXES = (*PLAIN, *map("".join, product(PLAIN, PACKED)), ".parquet", ".arrow")
 KINDS = f"{', '.join(PLAIN)} (also {' and '.join(PACKED)}), .parquet, .arrow"
 """The supported kinds of files, for messages."""
 CHECK = "check the file"
+HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+SPLITS = {
+    "train": ("train", "training"), "validation": ("validation", "valid", "val", "dev"),
+    "test": ("test", "testing", "eval", "evaluation"),
+}  # fmt: skip
+"""Splits of a dataset, and the words for them in file and folder names, as in `datasets`."""
+CACHED = re.compile(r"cache-[0-9a-f]{16}(_\d+_of_\d+)?\.arrow")
+"""Cached results of `map` and `filter` in a folder of `datasets`."""
+ABOUT = re.compile(
+    r"(licen[cs]e|readme|copying)(?![a-z]).*|notice|citation|authors|contributors|changelog|requirements"
+    r"|dataset_infos?|dataset_dict|state",
+    re.IGNORECASE,
+)
+"""Stems of files about the data."""
+UNREAD = (
+    *PACKED, ".zip", ".tar", ".tgz", ".bz2", ".xz", ".7z", ".rar", ".lz4", ".pkl", ".pickle", ".pt", ".npy", ".npz",
+    ".bin", ".h5", ".hdf5", ".feather", ".orc", ".avro", ".db", ".sqlite", ".xls", ".xlsx", ".xml", ".html", ".htm",
+    ".pdf", ".doc", ".docx", ".odt", ".rtf", ".epub", ".tex", ".rst", ".text", ".raw", ".tokens",
+)  # fmt: skip
+"""Suffixes of files that may hold text but cannot be read; a folder with one is refused."""
 POINTER = b"version https://git-lfs.github.com/spec/"
 BLANK = re.compile(r"(?:\n|\r)[ \t]*(?=[\n\r])\s*")  # one or more blank lines, with any line ends (CRLF is already LF)
 
@@ -77,7 +98,7 @@ def check_content(path: Path) -> None:
 
 def suffix_of(path: Path) -> str:
     """The suffix of a file among `SUFFIXES`, ignoring case; "" for an unsupported file."""
-    return max((suffix for suffix in SUFFIXES if path.name.lower().endswith(suffix)), key=len, default="")
+    return max(filter(path.name.lower().endswith, SUFFIXES), key=len, default="")
 
 
 def visible_files(folder: Path) -> list[Path]:
@@ -95,6 +116,59 @@ def visible_files(folder: Path) -> list[Path]:
         files += [path for path in visible if path.is_file()]
         todo += [(path, above | {real}) for path in visible if path.is_dir()]
     return sorted(files, key=lambda path: path.relative_to(folder).parts)
+
+
+def files_of(source: str, folder: Path) -> tuple[Path, ...]:
+    """The files of a folder to read, or of its train split (see `text.corpus`), each text once."""
+    visible = visible_files(folder)
+    if unread := next((p for p in visible if p.name.lower().endswith(UNREAD) and not suffix_of(p)), None):
+        raise InputError(f"{unread} cannot be read (only {KINDS}): unpack it, or move it elsewhere")
+    candidates = [p for p in visible if suffix_of(p) and not CACHED.fullmatch(p.name)]
+    texts = [p for p in candidates if not ABOUT.fullmatch(p.name.partition(".")[0])] or candidates
+    files = [p for p in texts if suffix_of(p) != ".md"] or texts
+    if not files:
+        raise InputError(f"{source}: no {KINDS} file in this folder")
+    splits = [_split_of(path.relative_to(folder), anywhere=True) for path in files]
+    if not all(splits):
+        splits = [_split_of(path.relative_to(folder)) for path in files]
+    by_split: dict[str, list[Path]] = {}
+    for path, split in zip(files, splits, strict=True):
+        by_split.setdefault(split, []).append(path)
+    of_none, split_names = by_split.pop("", []), ", ".join(sorted(by_split))
+    if by_split.keys() <= {"train"} or (len(by_split) == 1 and not of_none):
+        by_split = {"train": files}
+    elif of_none:
+        more = f"{of_none[0].relative_to(folder)}, which belongs to none"
+        raise InputError(f"{source} has the splits {split_names} and {more}: name the file or folder of one split")
+    if "train" not in by_split:
+        raise InputError(f"{source} has the splits {split_names}: name the file or folder of one split")
+    paths: dict[str, Path] = {}
+    for path in by_split["train"]:
+        if (twin := paths.setdefault(str(path)[: -len(suffix_of(path))], path)) is not path:
+            raise InputError(f"{twin} and {path.name} bear one name, so this may be one text twice: name the file to "
+                             "read, or move one elsewhere")  # fmt: skip
+    return tuple(by_split["train"])
+
+
+def _split_of(path: Path, *, anywhere: bool = False) -> str:
+    """The split of a file, from a folder above it or the first or last word of its name; "" for none.
+
+    With `anywhere`, words in the middle count too: en_train_v1 belongs to train, but a title may contain such a word by
+    chance.
+    """
+    stem = path.name.lower().removesuffix(suffix_of(path))
+    words = [word for word in re.split(r"[^a-z]+", stem) if word not in ("", "of")]
+    for word in (*(part.lower() for part in path.parts[:-1]), *words[:1], *words[-1:], *(words if anywhere else ())):
+        for split, names in SPLITS.items():
+            if word in names:
+                return split
+    return ""
+
+
+def is_saved(folder: Path) -> bool:
+    """Whether a folder is one of `datasets`' `save_to_disk`."""
+    is_dataset = (folder / "state.json").is_file() and (folder / "dataset_info.json").is_file()
+    return is_dataset or (folder / "dataset_dict.json").is_file()
 
 
 def digest(path: Path, root: Path) -> dict[str, Any]:
@@ -139,7 +213,8 @@ def strings(place: str, row: Mapping[str, Any], names: Sequence[str]) -> tuple[s
 def _decoded(path: Path, end: bytes = b"\n") -> Iterator[str]:
     """The text of a file in pieces, each up to a line with `end`. It must be UTF-8; CRLF becomes LF."""
     start, parts = 0, list[bytes]()
-    with _open(path) as file:
+    openers: dict[str, Callable[[Path], Any]] = {".gz": gzip.open, ".zst": _open_zst}
+    with openers.get(path.suffix.lower(), partial(open, mode="rb"))(path) as file:
         for line in chain(file, (b"",)):
             parts.append(line)
             if line and end not in line:
@@ -159,12 +234,10 @@ def _decoded(path: Path, end: bytes = b"\n") -> Iterator[str]:
             parts.clear()
 
 
-def _open(path: Path) -> io.BufferedIOBase:
-    if path.suffix.lower() == ".zst":
-        import pyarrow
+def _open_zst(path: Path) -> io.BufferedIOBase:
+    import pyarrow
 
-        return io.BufferedReader(pyarrow.CompressedInputStream(pyarrow.OSFile(str(path)), "zstd"))
-    return gzip.open(path) if path.suffix.lower() == ".gz" else open(path, "rb")
+    return io.BufferedReader(pyarrow.CompressedInputStream(pyarrow.OSFile(str(path)), "zstd"))
 
 
 def _read_json(path: Path, expected: str) -> Iterator[tuple[str, Any]]:

@@ -40,6 +40,8 @@ Part = Literal["all", "train", "valid"]
 Packing = Literal["stream", "document"]
 NO_TARGET = -100  # torch's default `ignore_index`
 SPLIT_BINS = 10_000
+OF_WINDOWS = ("source", "window", "offset", "unscored", "begins", "ends", "lengths")
+"""What shards have of each window."""
 GROUP_DOCUMENTS, GROUP_CHARACTERS = 512, 1_000_000  # bounds the memory of tokenizing
 
 
@@ -47,10 +49,15 @@ class TokenShards:
     """A packed corpus, memory-mapped: `tokens` [n_tokens], `starts` [n_documents + 1], `meta`.
 
     `begins` and `ends` [n_documents] are the places of each document in `tokens`, and `lengths` its tokens including
-    BOS. Of windows (`overlapping_windows`)
-    `source` is their document, `window` their number in it, `offset` their first position there and `unscored` their
-    number of leading targets that are only context; a whole document is its only window.
+    BOS. Of windows (`overlapping_windows`), which then are the documents, `source` is their document, `window` their
+    number in it, `offset` their first position there and `unscored` their number of leading targets that are only
+    context; a whole document is its only window. Windows have a `stride` above 0, and `documents`, the shards that they
+    are windows of; `possible` is their number before selection.
     """
+
+    stride = 0
+    documents: "TokenShards"
+    possible: int
 
     def __init__(self, folder: Path):
         self.folder = folder
@@ -77,8 +84,14 @@ class TokenShards:
             raise IndexError(f"document {i} of {self.n_documents}")
         return np.array(self.tokens[self.begins[i] : self.ends[i]], dtype=np.int64)
 
-    def only(self, documents: Sequence[int]) -> "TokenShards":
-        rows, selection = [self.tokens[self.starts[i] : self.starts[i + 1]] for i in documents], copy(self)
+    def only(self, documents: Sequence[int] | np.ndarray) -> "TokenShards":
+        selection, chosen = copy(self), np.asarray(documents, dtype=np.int64)
+        if self.stride:
+            for name in OF_WINDOWS:
+                setattr(selection, name, getattr(self, name)[chosen])
+            selection.n_documents = selection.possible = len(chosen)
+            return selection
+        rows = [self.tokens[self.starts[i] : self.starts[i + 1]] for i in chosen]
         selection._hold(np.concatenate([np.zeros(0, self.tokens.dtype), *rows]), np.cumsum([0, *map(len, rows)]))
         return selection
 
@@ -145,28 +158,9 @@ def pieces(ids: Sequence[int], part: str, valid_fraction: float, blocks: int) ->
     return [[*bos, *body[start:stop]] for start, stop in sides if stop > start]
 
 
-class WindowedShards(TokenShards):
-    """Shards whose documents are W windows; attributes are [W].
-
-    `possible` is the number of windows before selection. `tokens`, `starts` and `meta` are those of the documents.
-    """
-
-    def __init__(self, shards: TokenShards, stride: int, windows: dict[str, np.ndarray], possible: int) -> None:
-        self.__dict__.update(vars(shards) | windows)
-        self.documents, self.stride, self.possible, self.windows = shards, stride, possible, windows
-        first = self.starts[self.source]
-        self.begins, self.ends = first + self.offset, first + windows["end"]
-        self.n_documents, self.lengths = len(first), self.ends - self.begins
-
-    def only(self, documents: Sequence[int] | np.ndarray) -> "WindowedShards":
-        rows = np.asarray(documents, dtype=np.int64)
-        windows = {name: values[rows] for name, values in self.windows.items()}
-        return WindowedShards(self.documents, self.stride, windows, len(rows))
-
-
 def overlapping_windows(
     shards: TokenShards, n_ctx: int, stride: int, max_documents: int | None = None, most: int | None = None
-) -> WindowedShards:
+) -> TokenShards:
     """Split the first `max_documents` documents into overlapping windows, so that every token except the first is
     scored exactly once.
 
@@ -181,18 +175,16 @@ def overlapping_windows(
     count = 1 + np.maximum(-((n_ctx - targets) // stride), 0)  # 1 + ⌈(targets − n_ctx) / stride⌉
     source = np.repeat(np.arange(len(targets)), count)
     window = np.arange(len(source)) - np.repeat(np.cumsum(count) - count, count)
-    offset = window * stride
-    table = {
-        "source": source, "window": window, "offset": offset,
-        "end": np.minimum(offset + n_ctx, targets[source]) + 1,
-        "unscored": np.where(window > 0, n_ctx - stride, 0),
-    }  # fmt: skip
-    every = WindowedShards(shards, stride, table, len(source))
-    if most is None or most >= len(source):
-        return every
-    selection = every.only(np.linspace(0, len(source) - 1, most).round().astype(np.int64))
-    selection.possible = len(source)
-    return selection
+    windows, offset, first = copy(shards), window * stride, shards.starts[source]
+    windows.documents, windows.stride, windows.n_documents = shards, stride, len(source)
+    windows.source, windows.window, windows.offset = source, window, offset
+    windows.unscored = np.where(window > 0, n_ctx - stride, 0)
+    windows.begins, windows.ends = first + offset, first + np.minimum(offset + n_ctx, targets[source]) + 1
+    windows.lengths = windows.ends - windows.begins
+    if most is not None and most < len(source):
+        windows = windows.only(np.linspace(0, len(source) - 1, most).round().astype(np.int64))
+    windows.possible = len(source)
+    return windows
 
 
 def document_batches(

@@ -18,10 +18,11 @@ import copy
 import hashlib
 import json
 import os
+from collections import namedtuple
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import cached_property
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, SupportsInt
 
@@ -39,6 +40,8 @@ from streamscope.text.readers import first_line
 CONFIG, MAP, ADDED = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
 TEMPLATE = "chat_template.jinja"
 """File of a run or Hugging Face folder with its chat template."""
+BESIDES = (CONFIG, MAP, ADDED, TEMPLATE)
+"""Files that the transformers library reads besides a vocabulary."""
 ROLES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 """The roles that a special token can have."""
 REMEDY = "download it again"
@@ -47,18 +50,13 @@ BOS_NAMES = (END_OF_TEXT, "<s>", "<|bos|>", "<bos>", "<|begin_of_text|>")
 PAIRS = {"encoder.json": "vocab.bpe", "vocab.json": "merges.txt"}  # vocabulary file: its merges file
 
 
-@dataclass(frozen=True, kw_only=True)
-class SpecialTokens:
-    """Special tokens, and tokens outside the vocabulary file."""
+SpecialTokens = namedtuple("SpecialTokens", ("roles", "source", "added", "prefix_space"), defaults=({}, "", {}, False))
+"""Special tokens, and tokens outside the vocabulary file.
 
-    roles: Mapping[str, str] = field(default_factory=dict)
-    """Tokens by role (bos_token begins a text, eos_token ends it)."""
-    source: str = ""
-    """The file that should name them, or ""."""
-    added: Mapping[int, AddedToken] = field(default_factory=dict)
-    """Additional tokens by id."""
-    prefix_space: bool = False
-    """Whether a space is added before a text (for a pair of files; tokenizer.json has its own setting)."""
+`roles` are tokens by role (bos_token begins a text, eos_token ends it), `source` the file that should name them, or "",
+and `added` the additional tokens by id. With `prefix_space` a space is added before a text (for a pair of files;
+tokenizer.json has its own setting).
+"""
 
 
 def special_tokens(folder: Path) -> SpecialTokens:
@@ -68,8 +66,6 @@ def special_tokens(folder: Path) -> SpecialTokens:
     special_tokens_map.json    `ROLES`, if the first file does not name them or has no added_tokens_decoder
     added_tokens.json          tokens besides vocab.json, if the first file does not list them
     """
-    if not any(map(os.path.isfile, map(folder.joinpath, (CONFIG, MAP, ADDED)))):
-        return SpecialTokens()
     config, token_map = _read(folder / CONFIG), _read(folder / MAP)
     decoded = "added_tokens_decoder" in config
     # as in the library: a configuration with added_tokens_decoder has priority over the map
@@ -178,7 +174,7 @@ class Tokenizer:
         self.roles = dict(specials.roles) if specials.source else {"bos_token": bos, **specials.roles}
         self.d_vocab = self._ids = max(backend.get_vocab(with_added_tokens=True).values()) + 1
         self._backend = backend
-        self._added = {i: token.content for i, token in backend.get_added_tokens_decoder().items()}
+        self._added = set(backend.get_added_tokens_decoder())
         self._byte_level = "ByteLevel" in repr(backend.decoder)
 
     @classmethod
@@ -226,7 +222,8 @@ class Tokenizer:
         for file in pair:
             if not file.is_file():
                 raise InputError(f"{file} is missing: put {pair[0].name} and {pair[1].name} into one folder")
-        has_others = bool(pair) or path.name == "tokenizer.json"
+        has_others = pair or path.name == "tokenizer.json"
+        has_others = has_others and any(map(os.path.isfile, map(path.with_name, BESIDES)))
         specials = special_tokens(path.parent) if has_others else SpecialTokens()
         with reading(path, "give a BPE vocabulary with its merges" if pair else "give a tokenizer.json"):
             if pair:
@@ -298,7 +295,7 @@ class Tokenizer:
     @cached_property
     def sha256(self) -> str:
         """sha256 of `to_json()` as hex digits: equal digests give equal ids."""
-        return hashlib.sha256(self.to_json().encode()).hexdigest()
+        return hashlib.sha256(self._backend.to_str().encode()).hexdigest()
 
     def encode(self, text: str, *, bos: bool = True, special: bool = False) -> list[int]:
         """The ids of `text`, with BOS unless `bos` is False; see `encode_batch`."""
@@ -312,8 +309,10 @@ class Tokenizer:
         """
         backend = self._special_backend if special else self._backend
         with _encoding():
-            rows = [encoding.ids for encoding in backend.encode_batch_fast(list(texts), add_special_tokens=bos)]
-        return [row[1:] if special and bos and row[:2] == [self.bos_id] * 2 else row for row in rows]
+            rows = [*map(attrgetter("ids"), backend.encode_batch_fast(list(texts), add_special_tokens=bos))]
+        if special and bos:
+            rows = [row[1:] if row[:2] == [self.bos_id] * 2 else row for row in rows]
+        return rows
 
     @cached_property
     def _special_backend(self) -> tokenizers.Tokenizer:
@@ -347,11 +346,11 @@ class Tokenizer:
         """
         texts = []
         for i in self._checked(ids):
-            token = self._added.get(i) or self._backend.id_to_token(i)
+            token = self._backend.id_to_token(i)
             if token is None:
                 token = f"<unused {i}>"
             elif i not in self._added and self._byte_level and BYTE_OF.keys() >= set(token):
-                token = bytes(BYTE_OF[c] for c in token).decode("utf-8", errors="backslashreplace")
+                token = bytes(map(BYTE_OF.__getitem__, token)).decode("utf-8", errors="backslashreplace")
             elif i not in self._added:
                 token = token.replace("▁", " ")
             texts.append(token)
@@ -401,7 +400,7 @@ class Tokenizer:
             yield i
 
     def __repr__(self) -> str:
-        bos = self._added[self.bos_id]
+        bos = self._backend.id_to_token(self.bos_id)
         return f"Tokenizer(d_vocab={self.d_vocab}, bos={bos!r}, sha256={self.sha256[:12]})"
 
 

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from streamscope.cli.errors import InputError
 from streamscope.cli.terminal import counted
-from streamscope.text.corpus import MixtureCorpus
+from streamscope.text.corpus import Corpus
 from streamscope.text.shards import Packing, TokenShards, gather
 
 BLOCK = 1000  # number of draws in which the shares are exact
@@ -84,8 +84,8 @@ _order = lru_cache(maxsize=16)(epoch_order)  # an epoch of a part of a mixture l
 class Mixture:
     """The packed parts of a mixture in its order, with the attributes of `TokenShards` for all of them."""
 
-    def __init__(self, corpus: MixtureCorpus, parts: Sequence[TokenShards]) -> None:
-        self.parts, self.shares = tuple(parts), corpus.shares
+    def __init__(self, corpus: Corpus, parts: Sequence[TokenShards]) -> None:
+        self.parts, self.shares = tuple(parts), tuple(weight / sum(corpus.weights) for weight in corpus.weights)
         counts = [{"n_tokens": p.n_tokens, "n_documents": p.n_documents} for p in parts]
         self.n_tokens, self.n_documents = sum(p.n_tokens for p in parts), sum(p.n_documents for p in parts)
         self.meta: dict[str, Any] = {

@@ -26,7 +26,7 @@ from streamscope.models.head_spec import Head
 from streamscope.models.hooks import edit
 from streamscope.models.readout import IGNORE
 from streamscope.probes.specialization.measure import blocks_of_neighbours
-from streamscope.text.shards import WindowedShards, overlapping_windows
+from streamscope.text.shards import overlapping_windows
 from tests.interventions import copiers
 from tests.tiny import WORDS
 
@@ -63,7 +63,7 @@ def plainly(model: Any, ids: list[int], stride: int) -> list[float]:
 def test_every_token_is_scored_once_from_enough(model: Any, text: Path, stride: int) -> None:
     opened = open_data(Documents(str(text), stride=stride), model)
     shards, n_ctx = opened.shards, model.config.n_ctx
-    assert n_ctx == 32 and isinstance(shards, WindowedShards)
+    assert n_ctx == 32 and shards.stride
     seen: dict[tuple[int, int], int] = {}
     for i in range(shards.n_documents):
         ids = shards.document(i)
@@ -190,10 +190,10 @@ def test_what_is_read_without_a_stride(model: Any, text: Path, tmp_path: Path) -
     cut = open_data(Documents(str(text), max_documents=3), model)
     lost = sum(max(len(cut.shards.document(i)) - 33, 0) for i in range(3))
     assert cut.title() == f"3 documents, 2 cut at 32 tokens ({lost:,} tokens not read: --stride)" and lost > 150
-    assert not isinstance(cut.shards, WindowedShards) and len(list(cut.rows())) == 3
+    assert not cut.shards.stride and len(list(cut.rows())) == 3
     assert cut.units().equals(open_data(Documents(str(text), max_documents=None, stride=0), model).units())
     few = open_data(Documents(str(text), max_documents=9), model)
-    assert isinstance(few.shards, WindowedShards) and few.shards.stride == 16 and len(few.units()) == 9
+    assert few.shards.stride == 16 and len(few.units()) == 9
     assert "windows not read" in few.title()
     assert few.units()["document"].nunique() == 3  # spread over all of the text
     every = open_data(Documents(str(text), stride=16), model)

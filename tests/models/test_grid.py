@@ -17,8 +17,9 @@ from streamscope.models import grid
 from streamscope.models.config.presets import preset
 from streamscope.models.config.serialization import parse_set
 from streamscope.models.grid import Cell, begin, cells_of, failure_file, main, read_grid, state_of, with_options
+from streamscope.models.train import Options
 from streamscope.models.train import main as train
-from streamscope.models.training.config import Options, phases_of, with_recipe
+from streamscope.models.training.config import phases_of, with_recipe
 from streamscope.models.training.run import read_metrics
 from tests.tiny import assert_refused
 from tests.training.runs import same_weights

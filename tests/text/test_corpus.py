@@ -14,7 +14,8 @@ import pytest
 
 import streamscope.text
 from streamscope.cli.errors import InputError
-from streamscope.text.corpus import Corpus, hub_dataset, open_corpus
+from streamscope.text.corpus import Corpus, open_corpus
+from streamscope.text.hub import hub_dataset
 from tests.tiny import refused
 
 END = "<|endoftext|>"

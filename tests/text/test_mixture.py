@@ -10,7 +10,7 @@ import torch
 
 from streamscope.cli.errors import InputError
 from streamscope.models.training.prepare import prepare
-from streamscope.text.corpus import MixtureCorpus, open_corpus
+from streamscope.text.corpus import open_corpus
 from streamscope.text.shards import pack
 from streamscope.text.tokenizer import Tokenizer
 from streamscope.text.windows import BLOCK, MixedWindows, Mixture, Windows, round_to_block
@@ -38,7 +38,7 @@ def tokenizer(files: dict[str, Path]) -> Tokenizer:
 
 def mixture(paths: Iterable[Path], tokenizer: Tokenizer, *weights: float) -> Mixture:
     corpus = open_corpus(" + ".join(f"{path}*{weight}" for path, weight in zip(paths, weights, strict=True)))
-    assert isinstance(corpus, MixtureCorpus)
+    assert corpus.parts
     return Mixture(corpus, [pack(part, tokenizer) for part in corpus.parts])
 
 

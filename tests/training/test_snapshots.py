@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from streamscope.cli.disk import sha256
 from streamscope.features.store import read_features
 from streamscope.models import load
-from streamscope.models.checkpoint import read_manifest, run_folder, snapshots
+from streamscope.models.checkpoint import read_manifest, run_folder, snapshot_step, snapshots
 from streamscope.models.make import build
 from streamscope.models.sft import main as sft
 from streamscope.models.tensors import DIGEST, read_tensors
@@ -100,3 +100,11 @@ def test_a_snapshot_is_a_run_everywhere(run: Path, corpus, tmp_path: Path, capsy
     assert at in capsys.readouterr().out
     (tmp_path / "lfa@4").symlink_to(run)
     assert type(run_folder(tmp_path / "lfa@4")) is type(Path()), "a folder of such a name comes first"
+
+
+def test_an_at_sign_above_a_snapshot_is_no_step(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "me@work").mkdir()
+    (tmp_path / "me@work" / "lfa").symlink_to(run)
+    folder = run_folder(tmp_path / "me@work" / "lfa@4")
+    assert snapshot_step(folder) == 4 and snapshot_step(folder.parent) is None
+    assert (folder.parent / "lfa" / "config.json").is_file() and folder.parent.parent / "me@work" == folder.parent
