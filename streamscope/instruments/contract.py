@@ -34,9 +34,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from streamscope.cli.errors import InputError
 from streamscope.cli.help import meanings
-from streamscope.cli.terminal import visible
 from streamscope.instruments.data import Data, Half, Opened, check_tokenizer, kind_of
 from streamscope.instruments.options import Arguments, ValidatedOptions
+from streamscope.instruments.progress import Progress, notebook_bar, say
 from streamscope.instruments.registry import REGISTERED
 
 if TYPE_CHECKING:
@@ -47,57 +47,6 @@ if TYPE_CHECKING:
     from streamscope.instruments.result import Result
     from streamscope.instruments.table import Table
     from streamscope.models.hooks import Captures, Query
-
-Progress = Callable[[Iterable], Iterable]
-OF_COMMAND: list[Callable[[str], Callable[[Iterable], Iterable]]] = []
-"""What gives the bar of a measurement inside that of a command (features that `cluster` extracts now)."""
-DELAY, EVERY = 3.0, 1.0
-"""Seconds after which a bar appears, since what is quicker needs none, and between two signs of it."""
-
-
-def say(progress: Any, line: str) -> None:
-    """Print a line on stderr if `progress` is a command's bar; for other callables, nothing."""
-    getattr(progress, "say", lambda line: None)(line)
-
-
-def notebook_bar(label: str) -> Callable[[Iterable], Iterable]:
-    """A wrapper of iterables that shows a bar with the time left: in a notebook, in IPython, and in a command that has
-    none at the time; elsewhere `iter`."""
-    if OF_COMMAND:
-        return OF_COMMAND[-1](label)
-    ipython: Any = sys.modules.get("IPython")
-    if ipython is None or ipython.get_ipython() is None:
-        return iter
-    from tqdm import tqdm
-
-    bar = partial(tqdm, desc=visible(label), leave=False, delay=DELAY, mininterval=EVERY)
-    bar.say = lambda line: tqdm.write(visible(line), file=sys.stderr)  # type: ignore[attr-defined]
-    return bar
-
-
-def ticks(progress: Progress, total: int) -> Callable[[int], None]:
-    """A function that advances a bar of `total` steps by n; 0 ends it, −1 closes it after an interruption."""
-    bar = iter(progress(range(total)))
-
-    def done(n: int) -> None:
-        if n < 0:
-            getattr(bar, "close", lambda: None)()
-        for _ in range(n) if n else bar:
-            next(bar, None)
-
-    return done
-
-
-def keep_after(interrupt: KeyboardInterrupt, progress: Any, n: int, total: int, noun: str, *, least: int = 1) -> None:
-    """Note on a command's bar that only `n` of `total` were measured, so that the command ends with these.
-
-    Raises the interrupt again where fewer than `least` are done, and in a notebook, where Ctrl-C ends the call.
-    """
-    notes = getattr(progress, "interrupted", None)
-    if notes is None or n < least:
-        raise interrupt
-    notes.append(f"interrupted: {n:,} of {total:,} {noun} measured")
-    say(progress, f"{notes[-1]}; the tables are of these")
 
 
 @dataclass
@@ -217,7 +166,7 @@ class Instrument(ValidatedOptions):
         checkpoint = {"checkpoint": None} if not hasattr(data.model, "state_dict") else checkpoint_of(data.model)
         if getattr(data.model, "digests", None) is not None:
             data.model.changed = not checkpoint["run"]
-        data.say = lambda line: say(progress, line)
+        data.say = partial(say, progress)
         findings = self.observe(data.model, data, progress)
         blocks, contrasts = sorted(findings.blocks), sorted(findings.contrasts)
         if blocks != contrasts:

@@ -14,7 +14,6 @@ import torch
 from scipy import stats
 
 from streamscope.cli.errors import InputError
-from streamscope.instruments.command import progress_bar
 from streamscope.instruments.contract import numerics_of
 from streamscope.instruments.data import Documents
 from streamscope.instruments.figures import Matrix
@@ -22,6 +21,7 @@ from streamscope.instruments.figures.drawing import draw
 from streamscope.instruments.observations import estimate
 from streamscope.instruments.open_data import OpenDocuments
 from streamscope.instruments.pool_results import pool_results
+from streamscope.instruments.progress import progress_bar
 from streamscope.instruments.prompts.alignment import align, given_prompts
 from streamscope.instruments.result import Result
 from streamscope.instruments.table import Table, key, number
