@@ -39,15 +39,9 @@ class _Finder(MetaPathFinder, Loader):
             return None
         return ModuleSpec(fullname, self, origin=real.origin, is_package=real.submodule_search_locations is not None)
 
-    def create_module(self, spec: ModuleSpec) -> ModuleType:
-        module = import_module(f"streamscope.{spec.name}")
-        spec.loader_state = module.__spec__
-        return module
-
     def exec_module(self, module: ModuleType) -> None:
-        """It is executed already; only its own specification is put back in place of the other name's."""
-        assert module.__spec__ is not None
-        module.__spec__ = module.__spec__.loader_state
+        """The module of the long name takes the place of the new one."""
+        sys.modules[module.__name__] = import_module(f"streamscope.{module.__name__}")
 
     def get_code(self, fullname: str) -> CodeType | None:
         """For `python -m`."""

@@ -41,13 +41,13 @@ class Cluster(Instrument):
     """hdbscan leaves tokens between clusters as noise (C.4); kmeans assigns every token (§4.1)."""
     components: Count | Literal["auto", "all"] = "auto"
     """Principal components. auto: 30 for hdbscan; for kmeans all columns without a projection."""
-    min_cluster_size: Annotated[int, Ge(2), Only("method", "hdbscan")] = 10
+    min_cluster_size: Annotated[int, Ge(2), Only("method", ("hdbscan",))] = 10
     """Smallest number of tokens in a cluster (hdbscan)."""
-    min_samples: Annotated[Count, Only("method", "hdbscan")] = 1
+    min_samples: Annotated[Count, Only("method", ("hdbscan",))] = 1
     """Number of neighbours that defines the density at a token (hdbscan)."""
-    selection: Annotated[Literal["eom", "leaf"], Only("method", "hdbscan")] = "eom"
+    selection: Annotated[Literal["eom", "leaf"], Only("method", ("hdbscan",))] = "eom"
     """eom selects clusters by excess of mass; leaf selects the smallest clusters (hdbscan)."""
-    clusters: Annotated[int, Ge(2), Only("method", "kmeans")] = 10
+    clusters: Annotated[int, Ge(2), Only("method", ("kmeans",))] = 10
     """Number of clusters (kmeans)."""
     seed: Seed = 0
     """Seed of kmeans, UMAP, bootstrap and subsamples."""
@@ -63,9 +63,9 @@ class Cluster(Instrument):
     """Cluster this many disjoint parts of the documents: gives an interval for the number of clusters."""
     against: Path | None = None
     """Other features of the same tokens, clustered in the same --parts for comparison."""
-    against_size: Annotated[Annotated[int, Ge(2)] | None, Only("method", "hdbscan")] = None
+    against_size: Annotated[Annotated[int, Ge(2)] | None, Only("method", ("hdbscan",))] = None
     """Another --min-cluster-size to compare, in the same --parts."""
-    against_samples: Annotated[Count | None, Only("method", "hdbscan")] = None
+    against_samples: Annotated[Count | None, Only("method", ("hdbscan",))] = None
     """Another --min-samples to compare, in the same --parts."""
     fitted: Path | None = None
     """Result of an earlier run: its clusters label the tokens and nothing is fitted."""

@@ -23,7 +23,7 @@ from streamscope.instruments.contract import Instrument, instrument
 from streamscope.instruments.data import Tasks
 from streamscope.instruments.figures import HeadMap, Intervals
 
-OF_FOUND = Only("groups", "found", "found-entity", "found-anchor", "found-semantic")
+OF_FOUND = Only("groups", ("found", "found-entity", "found-anchor", "found-semantic"))
 
 
 @instrument("ablation_effects", Tasks())

@@ -46,7 +46,7 @@ class Mixing(Instrument):
     """Changes to make, named by coefficient and replacement."""
     where: Names = ()
     """Modules, one at a time: L2.attn, L2.*, L0-2.mlp, *.attn, all; or everywhere, all at once. Default: both."""
-    draws: Annotated[Count, Only("change", "permute")] = 5
+    draws: Annotated[Count, Only("change", ("permute",))] = 5
     """Number of permutations of the streams; all, if there are fewer."""
     seed: Seed = 0
     """Seed of the permutations."""

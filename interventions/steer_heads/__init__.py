@@ -30,7 +30,7 @@ from streamscope.instruments.contract import Instrument, instrument
 from streamscope.instruments.data import Data, Documents, Tasks
 from streamscope.instruments.figures import Curve, Intervals
 
-OF_FOUND = Only("groups", "found", "found-entity", "found-anchor", "found-semantic")
+OF_FOUND = Only("groups", ("found", "found-entity", "found-anchor", "found-semantic"))
 
 
 @instrument("steer_heads", Tasks(tasks=("capitalization",)), Documents(max_documents=20))

@@ -41,7 +41,7 @@ class Streams(Instrument):
     """Layers as 3 or 2-4, head, everywhere; default: all of these."""
     reach: Annotated[tuple[Literal["layer", "onwards"], ...], MinLen(1)] = ("layer", "onwards")
     """For a layer: only that layer reads the change, or everything from there on."""
-    draws: Annotated[Count, Only("method", "random", "resample")] = 3
+    draws: Annotated[Count, Only("method", ("random", "resample"))] = 3
     """Number of draws of random and resample."""
     seed: Seed = 0
     """Seed of the draws."""

@@ -35,9 +35,9 @@ class Suppress(Instrument):
     select: Annotated[tuple[Literal["topk", "threshold"], ...], MinLen(1)] = ("topk",)
     """topk: the k heads that depend most on position (largest PDS, of either noun), for every --k; threshold: all those
     over --threshold."""
-    k: Annotated[tuple[Count, ...], Only("select", "topk"), MinLen(1)] = (1, 2, 3, 5)
+    k: Annotated[tuple[Count, ...], Only("select", ("topk",)), MinLen(1)] = (1, 2, 3, 5)
     """Numbers of heads to suppress (with topk)."""
-    threshold: Annotated[NotNegative | Literal["own"], Only("select", "threshold")] = 0.075
+    threshold: Annotated[NotNegative | Literal["own"], Only("select", ("threshold",))] = 0.075
     """PDS that heads must exceed (threshold); own is its mean plus one standard deviation over this model's heads."""
     gates: tuple[float, ...] = (1.0, 0.75, 0.5, 0.25, 0.0)
     """Factors on the heads' outputs: 0 removes a head, 1 leaves it."""

@@ -59,13 +59,13 @@ class Projection(nn.Module):
     """Base of the projections. `spec` is the configuration, `n_heads` the number H of channels."""
 
     weight: nn.Parameter
+    default_init: c.Init = c.Normal()  # `WithProjections.add_projection` sets the model's
 
     def __init__(self, spec: c.Projection, d_in: int, d_out: int, n_heads: int) -> None:
         super().__init__()
         self.spec, self.d_in, self.d_out, self.n_heads = spec, d_in, d_out, n_heads
         self.init_scale = self.input_size = 1.0
         self.fan_in = d_in  # number of inputs that one output sums
-        self.default_init: c.Init = c.Normal()  # `WithProjections.add_projection` sets the model's
         self.bias = nn.Parameter(torch.zeros(d_out)) if getattr(spec, "bias", False) else None
 
     def init_weights(self, std: float, generator: torch.Generator) -> None:

@@ -42,9 +42,9 @@ class Lenses(Instrument):
     """Hooks of streams to read, or patterns with *; default: every stream after every layer, and their sum."""
     kinds: Annotated[tuple[Kind, ...], MinLen(1)] = ("logit", "ridge", "tuned", "jacobian", "untrained")
     """Lenses to fit."""
-    steps: Annotated[Count, Only("kinds", "tuned", "untrained")] = 60
+    steps: Annotated[Count, Only("kinds", ("tuned", "untrained"))] = 60
     """Steps of training tuned and untrained, on 1,024 positions each."""
-    texts: Annotated[Count, Only("kinds", "jacobian")] = 8
+    texts: Annotated[Count, Only("kinds", ("jacobian",))] = 8
     """Number of texts whose derivatives are averaged for jacobian."""
     seed: Seed = 0
     """Seed of the documents to measure on, of training and of the untrained model."""

@@ -94,9 +94,9 @@ NAMES = tuple(PHENOMENA)
 class Phenomena(Instrument):
     only: tuple[Name, ...] = NAMES
     """Phenomena to measure; default: all."""
-    n: Annotated[int, Ge(4), Only("only", *PAIRED)] = 1000
+    n: Annotated[int, Ge(4), Only("only", PAIRED)] = 1000
     """Number of pairs from each suite of stories."""
-    sequences: Annotated[int, Ge(4), Only("only", *PERIODS, "repeats")] = 64
+    sequences: Annotated[int, Ge(4), Only("only", (*PERIODS, "repeats"))] = 64
     """Number of repeated sequences of random words of each length."""
 
     figures: ClassVar = (

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass, field, make_dataclass, replace
 from functools import cached_property, partial
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -46,7 +46,8 @@ def main_of(subclass: "type[Instrument]", doc: str | None = None, command: Seque
         made = make_dataclass("Options", parts, bases=(Arguments,), frozen=True, kw_only=True)
         options: Any = parse(made, argv, doc or subclass.__doc__)
         words = [*(command or (subclass.__module__,)), *(sys.argv[1:] if argv is None else argv)]
-        measure(options.options, [getattr(options, name) for name, *_ in parts[:-1]], options, words)
+        *names, _ = map(itemgetter(0), parts)
+        measure(options.options, list(map(vars(options).get, names)), options, words)
 
     return main
 
@@ -194,7 +195,6 @@ def _measure(
 ) -> None:
     """`measure` once it is known that nobody else writes there; `parts` keeps results until all are there."""
     from streamscope.cli.provenance import pick_device, provenance
-    from streamscope.instruments.pool_results import pool_results
     from streamscope.models.run_names import run_folder, runs_of
 
     if data and all(map(attrgetter("alone"), data)) and not options.run and options.control is None:
@@ -233,7 +233,12 @@ def _measure(
     for i, job in enumerate(jobs, 1):
         label = f"{i}/{len(jobs)} " if len(jobs) > 1 else ""
         results.append(job.do(label, keep=len(jobs) == 1) if store is None else _stored(job, store, label))
-    finish(pool_results(results), options.out, about, options.figure)
+    result = results[0]
+    if len(results) > 1:
+        from streamscope.instruments.pool_results import pool_results
+
+        result = pool_results(results)
+    finish(result, options.out, about, options.figure)
 
 
 def _inputs(instrument: "Instrument", data: Sequence[Any], options: Arguments) -> list[Path]:

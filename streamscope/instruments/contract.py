@@ -204,12 +204,14 @@ class Instrument(ValidatedOptions):
         Data that equal their defaults, and data that were opened by hand, are let through.
         """
         defaults: dict[type[Data], Data] = dict(zip(map(type, self.takes), self.takes, strict=True))
-        given = {kind_of(spec): spec for spec in data if isinstance(spec, Data)}
-        for kind, reason in self.unread(defaults | given).items():
-            spec = given.get(kind)
-            if isinstance(spec, Half):
+        specs: dict[type[Data], Any] = dict(defaults)
+        for spec in data:
+            if isinstance(spec, Data):
+                specs[kind_of(spec)] = spec
+        for kind, reason in self.unread(specs).items():
+            if isinstance(spec := specs[kind], Half):
                 raise InputError(f"half {spec.side} of {kind.__name__} has no effect, because {reason}: leave it out")
-            for option in fields(spec) if spec is not None else ():
+            for option in fields(spec):
                 if getattr(spec, option.name) != getattr(defaults[kind], option.name):
                     name = option.name.replace("_", "-")
                     raise InputError(f"--{name} has no effect, because {reason}: leave it out")

@@ -16,13 +16,11 @@ from typing import Any
 from streamscope.cli.terminal import visible
 
 Progress = Callable[[Iterable], Iterable]
-OF_COMMAND: list[Callable[[str], Callable[[Iterable], Iterable]]] = []
-"""What gives the bar of a measurement inside that of a command (features that `cluster` extracts now)."""
 DELAY, EVERY = 3.0, 1.0
 """Seconds after which a bar appears, since what is quicker needs none, and between two signs of it."""
 LOG_EVERY = 8.0  # most seconds between two signs of life on stderr
-_SIGNS: list[Callable[[], None]] = []
-"""What gives a sign of life: a bar, or work that has none. The innermost comes last."""
+_SIGNS: list[tuple[Event, str]] = []
+"""What gives a sign of life, the innermost last: its end, and the label of work that has no bar, "" of a bar."""
 _LAST_SIGN = [0.0]  # when the last sign was given (`time.monotonic`)
 
 
@@ -34,8 +32,8 @@ def say(progress: Any, line: str) -> None:
 def notebook_bar(label: str) -> Callable[[Iterable], Iterable]:
     """A wrapper of iterables that shows a bar with the time left: in a notebook, in IPython, and in a command that has
     none at the time; elsewhere `iter`."""
-    if OF_COMMAND:
-        return OF_COMMAND[-1](label)
+    if _SIGNS:  # a measurement inside that of a command, as of features that `cluster` extracts now
+        return progress_bar(f"{_SIGNS[-1][1]}: {label}") if _SIGNS[-1][1] else iter
     ipython: Any = sys.modules.get("IPython")
     if ipython is None or ipython.get_ipython() is None:
         return iter
@@ -72,44 +70,33 @@ def keep_after(interrupt: KeyboardInterrupt, progress: Any, n: int, total: int, 
 
 
 @contextmanager
-def every(show: Callable[[], None]) -> Iterator[None]:
-    """Call `show` from another thread whenever the last sign was `LOG_EVERY` seconds ago, until the block ends.
+def signs_of_life(label: str, show: Callable[[], None] | None = None) -> Iterator[None]:
+    """Print a line whenever the last sign was `LOG_EVERY` seconds ago, until the block ends, or call a bar's `show`.
 
     While a block inside this one gives signs, this one gives none."""
-    ended = Event()
-    _LAST_SIGN[0] = _LAST_SIGN[0] or time.monotonic()
+    began, sign = time.monotonic(), (Event(), label if show is None else "")
+    if show is None or not _LAST_SIGN[0]:
+        _LAST_SIGN[0] = began
 
     def repeat() -> None:
-        while not ended.wait(LOG_EVERY / 8):
-            if _SIGNS[-1] is show and time.monotonic() - _LAST_SIGN[0] >= LOG_EVERY:
-                _LAST_SIGN[0] = time.monotonic()
+        while not sign[0].wait(LOG_EVERY / 8):
+            if _SIGNS[-1] is not sign or time.monotonic() - _LAST_SIGN[0] < LOG_EVERY:
+                continue
+            _LAST_SIGN[0] = time.monotonic()
+            if show is None:
+                print(visible(f"{label}: working for {_LAST_SIGN[0] - began:.0f} s"), file=sys.stderr, flush=True)
+            else:
                 show()
 
-    _SIGNS.append(show)
+    _SIGNS.append(sign)
     (thread := Thread(target=repeat, daemon=True)).start()
     try:
         yield
     finally:
-        ended.set()
+        sign[0].set()
         thread.join()
-        _SIGNS.remove(show)
+        _SIGNS.remove(sign)
         _LAST_SIGN[0] = time.monotonic()
-
-
-@contextmanager
-def signs_of_life(label: str) -> Iterator[None]:
-    """Print a line every `LOG_EVERY` seconds of work that has no bar."""
-    began = _LAST_SIGN[0] = time.monotonic()
-
-    def show() -> None:
-        print(visible(f"{label}: working for {time.monotonic() - began:.0f} s"), file=sys.stderr, flush=True)
-
-    OF_COMMAND.append(lambda inner: progress_bar(f"{label}: {inner}") if _SIGNS[-1] is show else iter)
-    try:
-        with every(show):
-            yield
-    finally:
-        OF_COMMAND.pop()
 
 
 def progress_bar(label: str, *, keep: bool = False) -> Callable[[Iterable], Iterable]:
@@ -133,8 +120,8 @@ def progress_bar(label: str, *, keep: bool = False) -> Callable[[Iterable], Iter
             for task in shown.tasks if not shown.console.is_terminal else ():
                 shown.print(*(column(task) for column in (columns[0], *columns[2:])))
 
-        console = Console(file=sys.stderr)  # the time left is that of all steps so far, not of the last 30 s
-        with progress.Progress(*columns, console=console, speed_estimate_period=math.inf) as shown, every(line):
+        shown = progress.Progress(*columns, console=Console(file=sys.stderr), speed_estimate_period=math.inf)
+        with shown, signs_of_life(label, line):  # the time left is that of all steps so far, not of the last 30 s
             yield from shown.track(steps, description=escape(visible(label)))
 
     bar.say = lambda line: print(visible(line), file=sys.stderr, flush=True)  # type: ignore[attr-defined]
