@@ -195,6 +195,7 @@ def _measure(
 ) -> None:
     """`measure` once it is known that nobody else writes there; `parts` keeps results until all are there."""
     from streamscope.cli.provenance import pick_device, provenance
+    from streamscope.instruments.pool_results import pool_results
     from streamscope.models.run_names import run_folder, runs_of
 
     if data and all(map(attrgetter("alone"), data)) and not options.run and options.control is None:
@@ -233,12 +234,7 @@ def _measure(
     for i, job in enumerate(jobs, 1):
         label = f"{i}/{len(jobs)} " if len(jobs) > 1 else ""
         results.append(job.do(label, keep=len(jobs) == 1) if store is None else _stored(job, store, label))
-    result = results[0]
-    if len(results) > 1:
-        from streamscope.instruments.pool_results import pool_results
-
-        result = pool_results(results)
-    finish(result, options.out, about, options.figure)
+    finish(pool_results(results) if len(results) > 1 else results[0], options.out, about, options.figure)
 
 
 def _inputs(instrument: "Instrument", data: Sequence[Any], options: Arguments) -> list[Path]:

@@ -9,7 +9,7 @@
         heads: tuple[str, ...] = ("all",)
         \"\"\"Heads: L5.H4, L4.*, …\"\"\"
 
-You write two functions in a module that the method `body` imports or, for an instrument of one file, two methods:
+You write two methods or, in the module `measure` of an instrument that is a package, two functions:
 
     observe(self, model, data, progress) -> InstrumentData    cells × units, and the contrasts wanted
     tables(self, seen, estimates) -> {name: Table}            the estimates as tables
@@ -27,9 +27,10 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, astuple, dataclass, field, fields, is_dataclass
 from functools import partial
+from importlib import import_module
+from importlib.util import find_spec
 from operator import attrgetter
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from streamscope.cli.errors import InputError
@@ -86,8 +87,7 @@ class Instrument(ValidatedOptions):
 
     A subclass with `@instrument(name, data…)` has its options as fields, each with a type, a default and a docstring,
     numbers with their bounds (`k: Annotated[int, Ge(1)] = 3`, or `Count` of `cli.bounds`). It overrides `observe` and
-    `tables`, or `body`: a method that it does not override is the function of that name in the module that `body`
-    returns; only `observe` and `tables` must be there.
+    `tables`; a method that it does not override is the function of that name in the module that `body` returns.
     """
 
     name: ClassVar[str] = ""
@@ -196,7 +196,7 @@ class Instrument(ValidatedOptions):
 
     def check(self, model: Any) -> None:
         """Raise `InputError` for a model that cannot be measured so; asked of run and control before all else."""
-        self._in_body("check", self, model)
+        self._in_body("check", self, model, default=None)
 
     def check_read(self, data: Iterable[Any]) -> None:
         """Raise `InputError` for what is given of data that these options leave unread (`unread`).
@@ -226,11 +226,11 @@ class Instrument(ValidatedOptions):
 
     def observe(self, model: Any, data: Opened, progress: Progress) -> InstrumentData:
         """What the model does on the data."""
-        return self.body().observe(self, model, data, progress)
+        return self._in_body("observe", self, model, data, progress)
 
     def tables(self, data: InstrumentData, estimates: "Mapping[str, Estimates]") -> "dict[str, Table]":
         """The estimates as tables."""
-        return self.body().tables(self, data, estimates)
+        return self._in_body("tables", self, data, estimates)
 
     @classmethod
     def relate(cls, whole: "Result") -> "dict[str, Table]":
@@ -243,14 +243,21 @@ class Instrument(ValidatedOptions):
         return cls._in_body("control_tables", run, control, default={})
 
     @classmethod
-    def _in_body(cls, name: str, *args: Any, default: Any = None) -> Any:
-        function = None if cls.body is Instrument.body else getattr(cls.body(), name, None)
-        return function(*args) if function else default
+    def _in_body(cls, name: str, *args: Any, **default: Any) -> Any:
+        if (function := getattr(cls.body(), name, None)) is not None:
+            return function(*args)
+        if not default:
+            has = "observe and tables, or body, which returns a module with both"
+            raise TypeError(f"an instrument needs the methods {has}")
+        return default["default"]
 
-    @staticmethod
-    def body() -> ModuleType:
-        """The module with `observe` and `tables`, imported here so that `--help` loads nothing heavy."""
-        raise TypeError("an instrument needs the methods observe and tables, or body, which returns a module with both")
+    @classmethod
+    def body(cls) -> Any:
+        """The module `measure` of the instrument's package, or None; imported here: `--help` loads nothing heavy."""
+        for base in cls.__mro__:
+            home = f"{base.__module__}.measure"
+            if hasattr(sys.modules.get(base.__module__), "__path__") and find_spec(home):
+                return import_module(home)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -262,11 +269,11 @@ class Probe(Instrument):
 
     def plan(self, prompts: Any, tokenizer: Any) -> "Query":
         """The tokens, hooks and logits that it needs of a suite, or of other data that it accepts."""
-        return self.body().plan(self, prompts, tokenizer)
+        return self._in_body("plan", self, prompts, tokenizer)
 
     def read(self, captures: "Captures", query: "Query") -> "pd.DataFrame":
         """One row per observation (prompt × head, …)."""
-        return self.body().read(self, captures, query)
+        return self._in_body("read", self, captures, query)
 
 
 def options_of(cls: type[Instrument]) -> list[tuple[str, Any, str]]:

@@ -26,6 +26,7 @@ from pyarrow import csv
 
 from streamscope.cli.disk import write_atomically, write_text
 from streamscope.cli.errors import InputError, reading, unknown
+from streamscope.cli.locks import locked
 from streamscope.instruments.figures import OVER, Figure, over_steps, write_figure
 from streamscope.instruments.observations import Contrast, Measure, Observations
 from streamscope.instruments.options import check_out
@@ -124,8 +125,6 @@ class Result:
         svg, pdf or png. For PATH.csv, only the tables are written, as text with every digit, and provenance as JSON in
         PATH-about.json. Every file appears under its name when it is complete.
         """
-        from streamscope.cli.locks import locked
-
         maker = str(self.about.get("instrument", ""))
         instrument_class = None if Path(path).suffix in (".parquet", ".csv") else discover().get(maker)
         path = check_out(Path(path), exports=() if instrument_class is None else instrument_class.exports)
