@@ -1,7 +1,7 @@
 """Where the rooms lie, and their short names in a clone: `models.x` is the same module as `streamscope.models.x`.
 
 Without this, what is imported under both names would exist twice: `isinstance` and `except InputError` would miss. Each
-room's `__init__` ends with `alias(__name__)`. Its names are imported at their first use (`lazy`).
+room's `__init__` calls `lazy`; its names are imported at their first use.
 
 A package that has a `main` is a command: `python -m probes.pds` runs it.
 """
@@ -60,10 +60,11 @@ def folder_of(room: str) -> Path:
     return inside / room if (inside / room).is_dir() or not clone else clone[0] / room
 
 
-def lazy(package: str, home: Mapping[str, str] | str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+def lazy(package: str, home: Mapping[str, str] | str = {}) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """`__getattr__` and `__dir__` of a package whose names are imported at their first use.
 
-    `home` is the module of each name, or one module that has all of them and whose names begin with a capital.
+    `home` is the module of each name, or one module that has all of them and whose names begin with a capital. For a
+    room under its short name, all that is imported from now on gets the package of the long name.
     """
 
     def find(name: str) -> Any:
@@ -76,15 +77,10 @@ def lazy(package: str, home: Mapping[str, str] | str) -> tuple[Callable[[str], A
         known = home if isinstance(home, Mapping) else vars(import_module(home))
         return sorted({*vars(sys.modules[package]), *known})
 
+    if package.partition(".")[0] != "streamscope":
+        _ROOMS.add(package)
+        sys.modules[package] = import_module(f"streamscope.{package}")
     return find, names
-
-
-def alias(room: str) -> None:
-    """Make the room's short name mean the long one, for all that is imported from now on; nothing for a long name."""
-    if "." in room:
-        return
-    _ROOMS.add(room)
-    sys.modules[room] = import_module(f"streamscope.{room}")
 
 
 sys.meta_path.insert(0, _Finder())  # before Python's own, which would read the files again

@@ -19,9 +19,10 @@ noun do not count as independent (`instruments.stats.estimators`). The title say
 from typing import ClassVar
 
 from streamscope.instruments.command import main_of
-from streamscope.instruments.contract import Probe, instrument
+from streamscope.instruments.contract import instrument
 from streamscope.instruments.data import Prompts
 from streamscope.instruments.figures import Intervals
+from streamscope.probes.probe import Probe
 
 
 @instrument("coherence", Prompts())

@@ -18,9 +18,10 @@ from typing import ClassVar, Literal
 
 from streamscope.cli.bounds import Count, Seed
 from streamscope.instruments.command import main_of
-from streamscope.instruments.contract import Probe, instrument
+from streamscope.instruments.contract import instrument
 from streamscope.instruments.data import Prompts
 from streamscope.instruments.figures import HeadMap, Intervals
+from streamscope.probes.probe import Probe
 
 
 @instrument("coreference", Prompts(suite="coreference"))

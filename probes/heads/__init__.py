@@ -22,9 +22,10 @@ from annotated_types import Ge
 
 from streamscope.cli.bounds import Count, Only, Seed
 from streamscope.instruments.command import main_of
-from streamscope.instruments.contract import Probe, instrument
+from streamscope.instruments.contract import instrument
 from streamscope.instruments.data import Data, Documents
 from streamscope.instruments.figures import HeadMap
+from streamscope.probes.probe import Probe
 
 
 @instrument("heads", Documents(max_documents=32))

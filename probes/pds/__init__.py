@@ -19,10 +19,11 @@ from typing import ClassVar, Literal
 from streamscope.cli.bounds import NotNegative
 from streamscope.cli.errors import InputError
 from streamscope.instruments.command import main_of
-from streamscope.instruments.contract import Probe, instrument
+from streamscope.instruments.contract import instrument
 from streamscope.instruments.data import Prompts
 from streamscope.instruments.figures import HeadMap, Histogram, Intervals
 from streamscope.models.run_names import run_folder
+from streamscope.probes.probe import Probe
 
 FIXED = 0.075
 """The paper's threshold, μ+σ of its Std-T (LFA §3.2)."""

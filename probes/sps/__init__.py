@@ -17,9 +17,10 @@ its prompts and scored on the other.
 from typing import ClassVar, Literal
 
 from streamscope.instruments.command import main_of
-from streamscope.instruments.contract import Probe, instrument
+from streamscope.instruments.contract import instrument
 from streamscope.instruments.data import Prompts
 from streamscope.instruments.figures import HeadMap, Intervals
+from streamscope.probes.probe import Probe
 
 
 @instrument("sps", Prompts())

@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations
     from streamscope.instruments.result import Result
     from streamscope.instruments.table import Table
-    from streamscope.models.hooks import Captures, Query
 
 
 @dataclass
@@ -258,22 +257,6 @@ class Instrument(ValidatedOptions):
             home = f"{base.__module__}.measure"
             if hasattr(sys.modules.get(base.__module__), "__path__") and find_spec(home):
                 return import_module(home)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Probe(Instrument):
-    """Base of an instrument that only reads captures, so that a sweep can run it under any edits, in its own batches.
-
-    Its module measure also has `plan` and `read`.
-    """
-
-    def plan(self, prompts: Any, tokenizer: Any) -> "Query":
-        """The tokens, hooks and logits that it needs of a suite, or of other data that it accepts."""
-        return self._in_body("plan", self, prompts, tokenizer)
-
-    def read(self, captures: "Captures", query: "Query") -> "pd.DataFrame":
-        """One row per observation (prompt × head, …)."""
-        return self._in_body("read", self, captures, query)
 
 
 def options_of(cls: type[Instrument]) -> list[tuple[str, Any, str]]:
