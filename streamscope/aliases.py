@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
-from importlib.util import find_spec
+from importlib.util import find_spec, spec_from_file_location
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
@@ -33,7 +33,7 @@ class _Finder(MetaPathFinder, Loader):
         if room not in {"streamscope", *_ROOMS}:
             return None
         if last == "__main__" and hasattr(sys.modules.get(package), "main"):
-            return ModuleSpec(fullname, self, origin=sys.modules[package].__file__)
+            return spec_from_file_location(fullname, Path(__file__).with_name("cli") / "package_main.py")
         real = find_spec(f"streamscope.{fullname}") if room != "streamscope" else None
         if real is None:
             return None
@@ -45,10 +45,6 @@ class _Finder(MetaPathFinder, Loader):
 
     def get_code(self, fullname: str) -> CodeType | None:
         """For `python -m`."""
-        package, _, last = fullname.rpartition(".")
-        if last == "__main__" and hasattr(sys.modules.get(package), "main"):
-            source = f"from streamscope.cli.parse import command\nfrom {package} import main\ncommand(main)\n"
-            return compile(source, f"<{fullname}>", "exec")
         spec = find_spec(f"streamscope.{fullname}")
         assert spec is not None and spec.loader is not None
         return spec.loader.get_code(spec.name)  # type: ignore[attr-defined]
