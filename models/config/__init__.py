@@ -48,7 +48,7 @@ class Part:
                 base.kinds[cls.kind] = cls
         dataclass(frozen=True, kw_only=True)(cls)
 
-    __post_init__ = check
+    __post_init__ = check  # type: ignore[misc]
 
     @classmethod
     def computed_by(cls, module: M) -> M:

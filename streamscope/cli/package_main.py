@@ -5,4 +5,4 @@ from importlib import import_module
 from streamscope.cli.parse import command
 
 if __name__ == "__main__":
-    command(import_module(__spec__.parent).main)
+    command(import_module(str(__package__)).main)

@@ -198,7 +198,7 @@ def _measure(
     from streamscope.instruments.pool_results import pool_results
     from streamscope.models.run_names import run_folder, runs_of
 
-    if data and all(map(attrgetter("alone"), data)) and not options.run and options.control is None:
+    if data and not options.run and options.control is None and all(map(attrgetter("alone"), data)):
         for option, is_given in (("bos", options.bos != "yes"), ("edit", options.edit)):
             if is_given:
                 line = f"--{option}: {instrument.name} reads files, and no model runs; give it to what made them"
