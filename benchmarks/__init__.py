@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Any
 
-from streamscope.aliases import alias
+from streamscope.aliases import lazy
 from streamscope.cli.parse import parse
 
 
@@ -18,4 +18,4 @@ def main_of(options: type, module: str) -> Callable[..., None]:
     return main
 
 
-alias(__name__)
+__getattr__, __dir__ = lazy(__name__)

@@ -7,10 +7,9 @@
 
 from typing import TYPE_CHECKING
 
-from streamscope.aliases import alias, lazy
+from streamscope.aliases import lazy
 
 if TYPE_CHECKING:
     from streamscope.features.listed import *  # noqa: F403
 
 __getattr__, __dir__ = lazy(__name__, "streamscope.features.listed")
-alias(__name__)

@@ -26,9 +26,9 @@ from torch import Tensor
 from streamscope.cli.errors import InputError
 from streamscope.cli.provenance import peak_resident_bytes
 from streamscope.cli.terminal import counted
-from streamscope.instruments.contract import keep_after, say, ticks
 from streamscope.instruments.observations import Measure, Observations
 from streamscope.instruments.open_data import OpenDocuments, task_block
+from streamscope.instruments.progress import keep_after, say, ticks
 from streamscope.models.hooks import Edits, Query, batches, edited_at, pad, run
 from streamscope.models.readout import divergences, log_probs_at, map_logits, token_losses
 from streamscope.models.sweep import chunk_tokens, pass_shares, passes, run_sweep

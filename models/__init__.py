@@ -10,7 +10,7 @@ Names are imported on first use, so that commands answer `--help` without loadin
 
 from typing import TYPE_CHECKING
 
-from streamscope.aliases import alias, lazy
+from streamscope.aliases import lazy
 
 if TYPE_CHECKING:
     from streamscope.cli.errors import InputError
@@ -28,4 +28,3 @@ __getattr__, __dir__ = lazy(__name__, {
     "StreamTransformer": "streamscope.models.transformer", "build": "streamscope.models.make",
     "load": "streamscope.models.checkpoint", "preset": "streamscope.models.config.presets",
 })  # fmt: skip
-alias(__name__)

@@ -190,7 +190,7 @@ class _Grid:
     settings: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        check(self, lambda name: f"{name} of a grid")
+        check(self, "{} of a grid")
 
     def cells(self) -> Iterator[Cell]:
         """presets × settings × seeds, in this order."""

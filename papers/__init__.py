@@ -1,5 +1,5 @@
 """One module per paper: its runs, tables, figures and claims, measured with the instruments of the other rooms."""
 
-from streamscope.aliases import alias
+from streamscope.aliases import lazy
 
-alias(__name__)
+__getattr__, __dir__ = lazy(__name__)

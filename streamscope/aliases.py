@@ -1,7 +1,7 @@
 """Where the rooms lie, and their short names in a clone: `models.x` is the same module as `streamscope.models.x`.
 
 Without this, what is imported under both names would exist twice: `isinstance` and `except InputError` would miss. Each
-room's `__init__` ends with `alias(__name__)`. Its names are imported at their first use (`lazy`).
+room's `__init__` calls `lazy`; its names are imported at their first use.
 
 A package that has a `main` is a command: `python -m probes.pds` runs it.
 """
@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
-from importlib.util import find_spec
+from importlib.util import find_spec, spec_from_file_location
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
@@ -33,28 +33,18 @@ class _Finder(MetaPathFinder, Loader):
         if room not in {"streamscope", *_ROOMS}:
             return None
         if last == "__main__" and hasattr(sys.modules.get(package), "main"):
-            return ModuleSpec(fullname, self, origin=sys.modules[package].__file__)
+            return spec_from_file_location(fullname, Path(__file__).with_name("cli") / "package_main.py")
         real = find_spec(f"streamscope.{fullname}") if room != "streamscope" else None
         if real is None:
             return None
         return ModuleSpec(fullname, self, origin=real.origin, is_package=real.submodule_search_locations is not None)
 
-    def create_module(self, spec: ModuleSpec) -> ModuleType:
-        module = import_module(f"streamscope.{spec.name}")
-        spec.loader_state = module.__spec__
-        return module
-
     def exec_module(self, module: ModuleType) -> None:
-        """It is executed already; only its own specification is put back in place of the other name's."""
-        assert module.__spec__ is not None
-        module.__spec__ = module.__spec__.loader_state
+        """The module of the long name takes the place of the new one."""
+        sys.modules[module.__name__] = import_module(f"streamscope.{module.__name__}")
 
     def get_code(self, fullname: str) -> CodeType | None:
         """For `python -m`."""
-        package, _, last = fullname.rpartition(".")
-        if last == "__main__" and hasattr(sys.modules.get(package), "main"):
-            source = f"from streamscope.cli.parse import command\nfrom {package} import main\ncommand(main)\n"
-            return compile(source, f"<{fullname}>", "exec")
         spec = find_spec(f"streamscope.{fullname}")
         assert spec is not None and spec.loader is not None
         return spec.loader.get_code(spec.name)  # type: ignore[attr-defined]
@@ -66,10 +56,11 @@ def folder_of(room: str) -> Path:
     return inside / room if (inside / room).is_dir() or not clone else clone[0] / room
 
 
-def lazy(package: str, home: Mapping[str, str] | str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+def lazy(package: str, home: Mapping[str, str] | str = {}) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """`__getattr__` and `__dir__` of a package whose names are imported at their first use.
 
-    `home` is the module of each name, or one module that has all of them and whose names begin with a capital.
+    `home` is the module of each name, or one module that has all of them and whose names begin with a capital. For a
+    room under its short name, all that is imported from now on gets the package of the long name.
     """
 
     def find(name: str) -> Any:
@@ -82,15 +73,10 @@ def lazy(package: str, home: Mapping[str, str] | str) -> tuple[Callable[[str], A
         known = home if isinstance(home, Mapping) else vars(import_module(home))
         return sorted({*vars(sys.modules[package]), *known})
 
+    if package.partition(".")[0] != "streamscope":
+        _ROOMS.add(package)
+        sys.modules[package] = import_module(f"streamscope.{package}")
     return find, names
-
-
-def alias(room: str) -> None:
-    """Make the room's short name mean the long one, for all that is imported from now on; nothing for a long name."""
-    if "." in room:
-        return
-    _ROOMS.add(room)
-    sys.modules[room] = import_module(f"streamscope.{room}")
 
 
 sys.meta_path.insert(0, _Finder())  # before Python's own, which would read the files again

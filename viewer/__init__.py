@@ -10,10 +10,9 @@ notebook (`widget`). All ask an engine for the same outputs: a graph that is exp
 
 from typing import TYPE_CHECKING
 
-from streamscope.aliases import alias, lazy
+from streamscope.aliases import lazy
 
 if TYPE_CHECKING:
     from streamscope.viewer.widget import View as View
 
 __getattr__, __dir__ = lazy(__name__, {"View": "streamscope.viewer.widget"})
-alias(__name__)

@@ -22,7 +22,6 @@ construction or constant are left out and counted. `features.cluster.modes` docu
 """
 
 from pathlib import Path
-from types import ModuleType
 from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Ge
@@ -41,13 +40,13 @@ class Cluster(Instrument):
     """hdbscan leaves tokens between clusters as noise (C.4); kmeans assigns every token (§4.1)."""
     components: Count | Literal["auto", "all"] = "auto"
     """Principal components. auto: 30 for hdbscan; for kmeans all columns without a projection."""
-    min_cluster_size: Annotated[int, Ge(2), Only("method", "hdbscan")] = 10
+    min_cluster_size: Annotated[int, Ge(2), Only("method", ("hdbscan",))] = 10
     """Smallest number of tokens in a cluster (hdbscan)."""
-    min_samples: Annotated[Count, Only("method", "hdbscan")] = 1
+    min_samples: Annotated[Count, Only("method", ("hdbscan",))] = 1
     """Number of neighbours that defines the density at a token (hdbscan)."""
-    selection: Annotated[Literal["eom", "leaf"], Only("method", "hdbscan")] = "eom"
+    selection: Annotated[Literal["eom", "leaf"], Only("method", ("hdbscan",))] = "eom"
     """eom selects clusters by excess of mass; leaf selects the smallest clusters (hdbscan)."""
-    clusters: Annotated[int, Ge(2), Only("method", "kmeans")] = 10
+    clusters: Annotated[int, Ge(2), Only("method", ("kmeans",))] = 10
     """Number of clusters (kmeans)."""
     seed: Seed = 0
     """Seed of kmeans, UMAP, bootstrap and subsamples."""
@@ -63,9 +62,9 @@ class Cluster(Instrument):
     """Cluster this many disjoint parts of the documents: gives an interval for the number of clusters."""
     against: Path | None = None
     """Other features of the same tokens, clustered in the same --parts for comparison."""
-    against_size: Annotated[Annotated[int, Ge(2)] | None, Only("method", "hdbscan")] = None
+    against_size: Annotated[Annotated[int, Ge(2)] | None, Only("method", ("hdbscan",))] = None
     """Another --min-cluster-size to compare, in the same --parts."""
-    against_samples: Annotated[Count | None, Only("method", "hdbscan")] = None
+    against_samples: Annotated[Count | None, Only("method", ("hdbscan",))] = None
     """Another --min-samples to compare, in the same --parts."""
     fitted: Path | None = None
     """Result of an earlier run: its clusters label the tokens and nothing is fitted."""
@@ -88,12 +87,6 @@ class Cluster(Instrument):
                 raise InputError(f"--{name.replace('_', '-')} has no effect with --fitted: leave it out")
         if self.parts == 1 or (not self.parts and (self.against or self.against_size or self.against_samples)):
             raise InputError("--against, --against-size and --against-samples need --parts; --parts is at least 2")
-
-    @staticmethod
-    def body() -> ModuleType:
-        from streamscope.features.cluster import measure
-
-        return measure
 
 
 main = main_of(Cluster, __doc__)

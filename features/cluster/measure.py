@@ -24,9 +24,10 @@ from streamscope.features.compute import RANGES, depth_ranges
 from streamscope.features.extract.measure import TOKEN
 from streamscope.features.store import KEY, Features
 from streamscope.features.tables import FeatureTables, OpenFeatures
-from streamscope.instruments.contract import InstrumentData, Progress, ticks
+from streamscope.instruments.contract import InstrumentData
 from streamscope.instruments.data import Opened
 from streamscope.instruments.observations import NUMBERS, Contrast, Estimates, Measure, Observations, each, estimate
+from streamscope.instruments.progress import Progress, ticks
 from streamscope.instruments.table import Column, LongTable, Table, counts, described, key, number, quantity
 from streamscope.models.tensors import read_tensors
 from streamscope.probes.stream_states import MASSIVE

@@ -18,10 +18,11 @@ from torch import Tensor
 from streamscope.cli.disk import read_json, write_text
 from streamscope.cli.errors import InputError
 from streamscope.features.dictionaries import STATES, Dictionaries
-from streamscope.instruments.contract import InstrumentData, Progress, say, ticks, title_of
+from streamscope.instruments.contract import InstrumentData, title_of
 from streamscope.instruments.data import Opened, Tokens
 from streamscope.instruments.observations import Estimates, Measure, joined
 from streamscope.instruments.open_data import Document, OpenDocuments
+from streamscope.instruments.progress import Progress, say, ticks
 from streamscope.instruments.table import Table, counts, described, key, number
 from streamscope.models.checkpoint import run_label
 from streamscope.models.dictionaries import CONFIG, Dictionary, read_dictionary, write_dictionary

@@ -19,10 +19,11 @@ from streamscope.cli.user_code import latents_in
 from streamscope.features.dictionaries.measure import FVU, L0
 from streamscope.features.dictionary_quality import DictionaryQuality
 from streamscope.features.profile.contexts import Context
-from streamscope.instruments.contract import InstrumentData, Progress, need_parts, ticks, title_of
+from streamscope.instruments.contract import InstrumentData, need_parts, title_of
 from streamscope.instruments.data import Documents, Opened
 from streamscope.instruments.observations import Estimates, Measure, bootstrap, each, interval_columns, joined
 from streamscope.instruments.open_data import OpenDocuments
+from streamscope.instruments.progress import Progress, ticks
 from streamscope.instruments.table import Table, counts, described, key, number, quantity
 from streamscope.models.dictionaries import Dictionary, read_dictionary, without_latents
 from streamscope.models.hooks import expected_hooks, layer_of

@@ -17,7 +17,6 @@ with the number of tokens. If a run is killed, the same command continues it.
 """
 
 from dataclasses import dataclass
-from types import ModuleType
 from typing import Annotated, Any, ClassVar, Literal
 
 from streamscope.cli.bounds import Count, Names, Only, Share
@@ -64,7 +63,7 @@ class Extract(Instrument):
     tier: Tier = "structural"
     """core: 5 summaries; structural: also each layer's prediction and each head's attention, 3L+1+4LH columns for L
     layers of H heads; +position: 4 more; topk: the k largest attention weights instead of the largest."""
-    k: Annotated[Count, Only("tier", "topk")] = 5
+    k: Annotated[Count, Only("tier", ("topk",))] = 5
     """Weights per head in tier topk."""
     kstar: Literal["author", "strict"] = "author"
     """k*, the first layer from which the prediction stays the same, for tokens that only the last layer predicts: L, as
@@ -81,15 +80,15 @@ class Extract(Instrument):
     the next."""
     theta_entropy: Share = 0.1
     """Set entropy to 0 if the largest weight of the effective attention is below this."""
-    theta_gate: Annotated[Share, Only("tier", "topk")] = 0.1
+    theta_gate: Annotated[Share, Only("tier", ("topk",))] = 0.1
     """Set the k largest weights to 0 if the head's gate is below this."""
     gate_reduce: Literal["mean", "norm"] = "mean"
     """How a gate that is a vector becomes one number: mean, or root mean square."""
-    window: Annotated[Count, Only("tier", "structural+position", "topk")] = 5
+    window: Annotated[Count, Only("tier", ("structural+position", "topk"))] = 5
     """Number of keys before the query that local_mass sums over."""
-    anchor_heads: Annotated[Names, Only("tier", "core")] = ()
+    anchor_heads: Annotated[Names, Only("tier", ("core",))] = ()
     """Heads of anchor_mass; default: heads 2 and 3 of the last layer."""
-    entity_heads: Annotated[Names, Only("tier", "core")] = ()
+    entity_heads: Annotated[Names, Only("tier", ("core",))] = ()
     """Heads of entity_mass; default: heads 4 and 5 of the last layer."""
     raw: tuple[str, ...] | None = None
     """Hooks (names or patterns) whose activations go to a second table; without names: the last layer's streams."""
@@ -111,12 +110,6 @@ class Extract(Instrument):
             return parse_heads(specs, n_layers, n_heads)
         except InputError as error:
             raise InputError(f"{error}; choose the heads of {group}_mass, for example --{group}-heads L1.H0") from None
-
-    @staticmethod
-    def body() -> ModuleType:
-        from streamscope.features.extract import measure
-
-        return measure
 
 
 main = main_of(Extract, __doc__)

@@ -17,7 +17,7 @@ foils. --out circuit.json and circuit.pt are the formats of the MIB benchmark. `
 the edges are in models with several streams.
 """
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Ge
 
@@ -56,12 +56,12 @@ class Circuits(Instrument):
     metric: Metric = "logit-difference"
     """logit-difference: ln p(answers) − ln p(foils). log-odds: ln p(answers) − ln p(all others). kl: minus the
     divergence from the clean run. loss: minus the loss of the answer's tokens."""
-    steps: Annotated[Count, Only("method", "eap-ig", "eap-ig-activations")] = 10
+    steps: Annotated[Count, Only("method", ("eap-ig", "eap-ig-activations"))] = 10
     """Steps m of the integrated gradient."""
-    ig_points: Annotated[Points, Only("method", "eap-ig", "eap-ig-activations")] = "right"
+    ig_points: Annotated[Points, Only("method", ("eap-ig", "eap-ig-activations"))] = "right"
     """Where on the way from the corrupted to the clean run. right: 1/m … 1, as in the paper. left: 0 … (m − 1)/m, as in
     its authors' code for eap-ig. midpoint: halfway between both."""
-    threshold: Annotated[NotNegative, Only("method", "acdc")] = 0.01
+    threshold: Annotated[NotNegative, Only("method", ("acdc",))] = 0.01
     """Change of the mean metric in nats below which acdc prunes an edge."""
     keep: Share = 0.02
     """Share of the edges that the circuit in the table, the figure and the file holds."""
@@ -81,12 +81,6 @@ class Circuits(Instrument):
 
     def check_sources(self) -> None:
         check_suite(self.task)
-
-    @staticmethod
-    def body() -> Any:
-        from streamscope.interventions.circuits import measure
-
-        return measure
 
 
 main = main_of(Circuits, __doc__)

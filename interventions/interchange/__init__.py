@@ -20,7 +20,7 @@ the prompts that are left out for it, and the places where das had no words to h
 minute or two for a bundled model; das is trained at every place, so name --hooks with it.
 """
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Ge, MinLen
 
@@ -41,13 +41,13 @@ class Interchange(Instrument):
     """The last token of a prompt, or the last token of a role."""
     basis: Annotated[tuple[Basis, ...], MinLen(1)] = ("whole", "means", "das", "random")
     """What is put into the base prompt."""
-    rank: Annotated[Count, Only("basis", "das", "random", "arbitrary", "untrained")] = 1
+    rank: Annotated[Count, Only("basis", ("das", "random", "arbitrary", "untrained"))] = 1
     """Number of dimensions of das and of random."""
     variable: Literal["chosen", "right"] = "chosen"
     """The value that a prompt has: that of the model's own answer, or of the right one."""
     pairs: Annotated[int, Ge(8)] = 1000
     """Number of pairs of a base and a source prompt."""
-    steps: Annotated[Count, Only("basis", "das", "arbitrary", "untrained")] = 150
+    steps: Annotated[Count, Only("basis", ("das", "arbitrary", "untrained"))] = 150
     """Most steps of training das, on 64 pairs each."""
     seed: Seed = 0
     """Seed of pairs, of random directions and of training."""
@@ -61,12 +61,6 @@ class Interchange(Instrument):
     )  # fmt: skip
     quick: ClassVar = {"basis": ("whole", "means"), "pairs": 40}
     planted: ClassVar = "tests/interventions/test_interchange.py::test_a_planted_direction_decides"
-
-    @staticmethod
-    def body() -> Any:
-        from streamscope.interventions.interchange import measure
-
-        return measure
 
 
 main = main_of(Interchange, __doc__)

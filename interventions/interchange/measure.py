@@ -21,9 +21,10 @@ from torch.nn import functional
 
 from streamscope.cli.errors import InputError
 from streamscope.cli.terminal import counted
-from streamscope.instruments.contract import InstrumentData, Progress, ticks, title_of
+from streamscope.instruments.contract import InstrumentData, title_of
 from streamscope.instruments.data import Opened, Prompts
 from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations, joined
+from streamscope.instruments.progress import Progress, ticks
 from streamscope.instruments.prompts.alignment import OpenPrompts
 from streamscope.instruments.prompts.suite import Prompt
 from streamscope.instruments.prompts.suite import units as units_of

@@ -19,7 +19,7 @@ undefined if the control does not change. To add directions to the stream use `i
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from annotated_types import MinLen
 
@@ -30,7 +30,7 @@ from streamscope.instruments.contract import Instrument, instrument
 from streamscope.instruments.data import Data, Documents, Tasks
 from streamscope.instruments.figures import Curve, Intervals
 
-OF_FOUND = Only("groups", "found", "found-entity", "found-anchor", "found-semantic")
+OF_FOUND = Only("groups", ("found", "found-entity", "found-anchor", "found-semantic"))
 
 
 @instrument("steer_heads", Tasks(tasks=("capitalization",)), Documents(max_documents=20))
@@ -79,12 +79,6 @@ class SteerHeads(Instrument):
     @property
     def chosen(self) -> tuple[float, ...]:
         return tuple(sorted({*self.scales, 1.0}))
-
-    @staticmethod
-    def body() -> Any:
-        from streamscope.interventions.steer_heads import measure
-
-        return measure
 
 
 main = main_of(SteerHeads, __doc__)

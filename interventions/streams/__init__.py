@@ -18,7 +18,7 @@ with --streams resid, layer by layer. --control gives the difference to a second
 paired by document; it must have the run's streams, tokenizer and context.
 """
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from annotated_types import MinLen
 
@@ -41,7 +41,7 @@ class Streams(Instrument):
     """Layers as 3 or 2-4, head, everywhere; default: all of these."""
     reach: Annotated[tuple[Literal["layer", "onwards"], ...], MinLen(1)] = ("layer", "onwards")
     """For a layer: only that layer reads the change, or everything from there on."""
-    draws: Annotated[Count, Only("method", "random", "resample")] = 3
+    draws: Annotated[Count, Only("method", ("random", "resample"))] = 3
     """Number of draws of random and resample."""
     seed: Seed = 0
     """Seed of the draws."""
@@ -52,12 +52,6 @@ class Streams(Instrument):
     )  # fmt: skip
     quick: ClassVar = {"where": ("1-2", "everywhere"), "draws": 2}
     planted: ClassVar = "tests/interventions/test_streams.py::test_what_is_known_on_paper"
-
-    @staticmethod
-    def body() -> Any:
-        from streamscope.interventions.streams import measure
-
-        return measure
 
 
 main = main_of(Streams, __doc__)

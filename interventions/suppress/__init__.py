@@ -17,7 +17,7 @@ cannot change. p_rank is a p-value from the rank among the random sets; with 39 
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from annotated_types import MinLen
 
@@ -35,9 +35,9 @@ class Suppress(Instrument):
     select: Annotated[tuple[Literal["topk", "threshold"], ...], MinLen(1)] = ("topk",)
     """topk: the k heads that depend most on position (largest PDS, of either noun), for every --k; threshold: all those
     over --threshold."""
-    k: Annotated[tuple[Count, ...], Only("select", "topk"), MinLen(1)] = (1, 2, 3, 5)
+    k: Annotated[tuple[Count, ...], Only("select", ("topk",)), MinLen(1)] = (1, 2, 3, 5)
     """Numbers of heads to suppress (with topk)."""
-    threshold: Annotated[NotNegative | Literal["own"], Only("select", "threshold")] = 0.075
+    threshold: Annotated[NotNegative | Literal["own"], Only("select", ("threshold",))] = 0.075
     """PDS that heads must exceed (threshold); own is its mean plus one standard deviation over this model's heads."""
     gates: tuple[float, ...] = (1.0, 0.75, 0.5, 0.25, 0.0)
     """Factors on the heads' outputs: 0 removes a head, 1 leaves it."""
@@ -79,12 +79,6 @@ class Suppress(Instrument):
         if min(self.gates) == 1:
             least = "random sets and parts are measured at the smallest, which changes nothing at 1"
             raise InputError(f"gates {list(self.gates)}: {least}; give one below 1")
-
-    @staticmethod
-    def body() -> Any:
-        from streamscope.interventions.suppress import measure
-
-        return measure
 
 
 main = main_of(Suppress, __doc__)

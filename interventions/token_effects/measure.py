@@ -36,6 +36,7 @@ from streamscope.instruments.contract import InstrumentData, Progress, checkpoin
 from streamscope.instruments.data import Opened, Tokens, check_tokenizer
 from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations, each, joined
 from streamscope.instruments.open_data import WINDOW, Document
+from streamscope.instruments.progress import ticks
 from streamscope.instruments.table import (
     LongTable,
     Table,
@@ -48,7 +49,7 @@ from streamscope.instruments.table import (
     read_parquet,
 )
 from streamscope.interventions.edits import scale_heads
-from streamscope.interventions.observe import NATS, Forecast, chunk_log_probs, ticks
+from streamscope.interventions.observe import NATS, Forecast, chunk_log_probs
 from streamscope.interventions.selection import Group, HeadFinder
 from streamscope.interventions.token_effects import TokenEffects
 from streamscope.models.head_spec import Head

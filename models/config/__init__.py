@@ -48,8 +48,7 @@ class Part:
                 base.kinds[cls.kind] = cls
         dataclass(frozen=True, kw_only=True)(cls)
 
-    def __post_init__(self) -> None:
-        check(self, lambda name: f"{self.kind}.{name}", nested=False)
+    __post_init__ = check  # type: ignore[misc]
 
     @classmethod
     def computed_by(cls, module: M) -> M:

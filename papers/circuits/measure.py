@@ -19,9 +19,9 @@ from streamscope.cli.disk import check_folder
 from streamscope.cli.errors import InputError, unknown
 from streamscope.cli.locks import locked
 from streamscope.cli.provenance import commit, provenance
-from streamscope.instruments.command import progress_bar, signs_of_life
 from streamscope.instruments.contract import checkpoint_of
 from streamscope.instruments.observations import Contrast, Measure, Observations, estimate
+from streamscope.instruments.progress import progress_bar, signs_of_life
 from streamscope.instruments.prompts.counterfactual import SUITES
 from streamscope.instruments.result import Result
 from streamscope.instruments.stats.estimators import holm, read_clusters

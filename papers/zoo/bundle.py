@@ -11,7 +11,7 @@ import torch
 
 from streamscope.cli.disk import Manifest, TrainedConfig, check_folder, read_json, read_rows, write_text
 from streamscope.cli.errors import InputError
-from streamscope.instruments.command import progress_bar
+from streamscope.instruments.progress import progress_bar
 from streamscope.instruments.table import Table
 from streamscope.models.checkpoint import (
     NAMES,

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
 
@@ -31,13 +31,25 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Run the checks and print them; `SystemExit` with code 1 if one fails."""
     options = parse(Options, argv, __doc__)
 
-    from streamscope.cli.user_code import error_line, is_own
+    from streamscope.cli.user_code import is_own
     from streamscope.instruments.registry import REGISTERED, named
     from streamscope.instruments.user_instrument import instrument_in
+
+    if not is_own(options.instrument):
+        return _check(named(options.instrument))
+    instrument = instrument_in(options.instrument)
+    REGISTERED.setdefault(instrument.name, instrument)  # so that its loaded results have figures
+    try:
+        _check(instrument)
+    finally:
+        if REGISTERED[instrument.name] is instrument:
+            del REGISTERED[instrument.name]
+
+
+def _check(instrument: Any) -> None:
+    from streamscope.cli.user_code import error_line
     from streamscope.probes.check.measure import CHECKS, measure_small, notes, problems, tests_elsewhere
 
-    instrument = instrument_in(options.instrument) if is_own(options.instrument) else named(options.instrument)
-    REGISTERED.setdefault(instrument.name, instrument)  # so that its loaded results have figures
     try:
         result, n_broken = measure_small(instrument), 0
     except Exception as error:  # raised by the user's code

@@ -14,13 +14,14 @@ up to the pronoun occurs with either answer (Winograd schemas, Winogender) are l
 is at most 50 % by construction.
 """
 
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from streamscope.cli.bounds import Count, Seed
 from streamscope.instruments.command import main_of
-from streamscope.instruments.contract import Probe, instrument
+from streamscope.instruments.contract import instrument
 from streamscope.instruments.data import Prompts
 from streamscope.instruments.figures import HeadMap, Intervals
+from streamscope.probes.probe import Probe
 
 
 @instrument("coreference", Prompts(suite="coreference"))
@@ -44,12 +45,6 @@ class Coreference(Probe):
                   title="Top-1 of each category's best head, held out"),
     )  # fmt: skip
     planted: ClassVar = "tests/probes/test_coreference.py::test_planted_heads"
-
-    @staticmethod
-    def body() -> Any:
-        from streamscope.probes.coreference import measure
-
-        return measure
 
 
 main = main_of(Coreference, __doc__)

@@ -16,15 +16,16 @@ All are shares of attention, from 0 to 1. `uniform` is the score of uniform atte
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Ge
 
 from streamscope.cli.bounds import Count, Only, Seed
 from streamscope.instruments.command import main_of
-from streamscope.instruments.contract import Probe, instrument
+from streamscope.instruments.contract import instrument
 from streamscope.instruments.data import Data, Documents
 from streamscope.instruments.figures import HeadMap
+from streamscope.probes.probe import Probe
 
 
 @instrument("heads", Documents(max_documents=32))
@@ -52,12 +53,6 @@ class Heads(Probe):
 
     def unread(self, data: Mapping[type[Data], Data]) -> dict[type[Data], str]:
         return {} if self.texts or self.pool == "trained" else {Documents: "--no-texts leaves texts out"}
-
-    @staticmethod
-    def body() -> Any:
-        from streamscope.probes.heads import measure
-
-        return measure
 
 
 main = main_of(Heads, __doc__)

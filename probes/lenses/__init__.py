@@ -23,7 +23,7 @@ KIND.HOOK.A [D, D] and .b, or in a .pt file in the format in which Jacobian lens
 stream.
 """
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from annotated_types import MinLen
 
@@ -42,9 +42,9 @@ class Lenses(Instrument):
     """Hooks of streams to read, or patterns with *; default: every stream after every layer, and their sum."""
     kinds: Annotated[tuple[Kind, ...], MinLen(1)] = ("logit", "ridge", "tuned", "jacobian", "untrained")
     """Lenses to fit."""
-    steps: Annotated[Count, Only("kinds", "tuned", "untrained")] = 60
+    steps: Annotated[Count, Only("kinds", ("tuned", "untrained"))] = 60
     """Steps of training tuned and untrained, on 1,024 positions each."""
-    texts: Annotated[Count, Only("kinds", "jacobian")] = 8
+    texts: Annotated[Count, Only("kinds", ("jacobian",))] = 8
     """Number of texts whose derivatives are averaged for jacobian."""
     seed: Seed = 0
     """Seed of the documents to measure on, of training and of the untrained model."""
@@ -58,12 +58,6 @@ class Lenses(Instrument):
     quick: ClassVar = {"kinds": ("logit", "ridge")}
     planted: ClassVar = "tests/probes/test_lenses.py::test_a_known_map_is_found"
     exports: ClassVar = (".pt",)
-
-    @staticmethod
-    def body() -> Any:
-        from streamscope.probes.lenses import measure
-
-        return measure
 
 
 main = main_of(Lenses, __doc__)

@@ -13,10 +13,11 @@ from torch import Tensor
 from torch.nn import functional
 
 from streamscope.cli.errors import InputError
-from streamscope.instruments.contract import InstrumentData, Progress, ticks, title_of
+from streamscope.instruments.contract import InstrumentData, title_of
 from streamscope.instruments.data import Documents, Opened
 from streamscope.instruments.observations import Contrast, Estimates, Measure, joined
 from streamscope.instruments.open_data import OpenDocuments
+from streamscope.instruments.progress import Progress, ticks
 from streamscope.instruments.table import Table, counts, described, key
 from streamscope.models.hooks import capture, pad
 from streamscope.models.lenses import Map, weights_digest

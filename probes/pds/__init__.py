@@ -14,15 +14,16 @@ Suites of several categories or relations also have rows of each. The best head 
 its pairs and scored on the other.
 """
 
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from streamscope.cli.bounds import NotNegative
 from streamscope.cli.errors import InputError
 from streamscope.instruments.command import main_of
-from streamscope.instruments.contract import Probe, instrument
+from streamscope.instruments.contract import instrument
 from streamscope.instruments.data import Prompts
 from streamscope.instruments.figures import HeadMap, Histogram, Intervals
 from streamscope.models.run_names import run_folder
+from streamscope.probes.probe import Probe
 
 FIXED = 0.075
 """The paper's threshold, μ+σ of its Std-T (LFA §3.2)."""
@@ -63,12 +64,6 @@ class Pds(Probe):
     def check_sources(self) -> None:
         if self.reference is not None:
             run_folder(self.reference)
-
-    @staticmethod
-    def body() -> Any:
-        from streamscope.probes.pds import measure
-
-        return measure
 
 
 main = main_of(Pds, __doc__)

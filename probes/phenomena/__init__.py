@@ -44,7 +44,7 @@ tokens, a phenomenon stays present.
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Ge
 
@@ -94,9 +94,9 @@ NAMES = tuple(PHENOMENA)
 class Phenomena(Instrument):
     only: tuple[Name, ...] = NAMES
     """Phenomena to measure; default: all."""
-    n: Annotated[int, Ge(4), Only("only", *PAIRED)] = 1000
+    n: Annotated[int, Ge(4), Only("only", PAIRED)] = 1000
     """Number of pairs from each suite of stories."""
-    sequences: Annotated[int, Ge(4), Only("only", *PERIODS, "repeats")] = 64
+    sequences: Annotated[int, Ge(4), Only("only", (*PERIODS, "repeats"))] = 64
     """Number of repeated sequences of random words of each length."""
 
     figures: ClassVar = (
@@ -116,12 +116,6 @@ class Phenomena(Instrument):
     def unread(self, data: Mapping[type[Data], Data]) -> dict[type[Data], str]:
         readers = {"loss", "attention", "repeats", "depth", *PERIODS} & {*self.only}
         return {} if readers else {Documents: "nothing in --only reads documents"}
-
-    @staticmethod
-    def body() -> Any:
-        from streamscope.probes.phenomena import measure
-
-        return measure
 
 
 main = main_of(Phenomena, __doc__)

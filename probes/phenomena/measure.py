@@ -11,9 +11,10 @@ import pandas as pd
 import torch
 
 from streamscope.cli.errors import InputError
-from streamscope.instruments.contract import InstrumentData, keep_after, say, title_of
+from streamscope.instruments.contract import InstrumentData, title_of
 from streamscope.instruments.data import Documents, Opened, check_tokenizer
 from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations, estimate
+from streamscope.instruments.progress import keep_after, say
 from streamscope.instruments.prompts import load_suite
 from streamscope.instruments.prompts.alignment import Aligned, align
 from streamscope.instruments.prompts.tasks import load_task

@@ -3,14 +3,15 @@
     lr: Positive | None = None
     beta1: Annotated[float, Ge(0), Lt(1)] = 0.9
     seed: Seed = 0
-    clusters: Annotated[Count, Only("method", "kmeans")] = 10
+    clusters: Annotated[Count, Only("method", ("kmeans",))] = 10
 
 Commands check their options when parsing (`cli.parse.parse`); instruments, data, parts of a model and `Training` check
 themselves, so that a notebook gets the same line.
 """
 
 import typing
-from collections.abc import Callable, Hashable, Sequence
+from collections import namedtuple
+from collections.abc import Hashable, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from pathlib import Path
@@ -28,27 +29,10 @@ SplitAt = Literal["separator", "blank", "file"]
 """End of a document in a text file: after a line `<|endoftext|>`, before a blank line, or the end of the file."""
 
 
-class Only:
-    """The option only has an effect if the option `name` has one of these values (or, without values, is given).
+Only = namedtuple("Only", ("name", "values"), defaults=((),))
+"""The option only has an effect if the option `name` has one of these values (or, without values, is given).
 
-    `check` refuses an option that is given (differs from its default) and has no effect.
-    """
-
-    def __init__(self, name: str, *values: Any) -> None:
-        self.name, self.values = name, values
-
-    def acts(self, setting: Any) -> bool:
-        several = setting if isinstance(setting, tuple) else (setting,)
-        return any(value in self.values for value in several) if self.values else setting not in (None, (), "", 0)
-
-    def line(self, option: str, setting: Any) -> str:
-        option, name = (f"--{field.replace('_', '-')}" for field in (option, self.name))
-        if not self.values:
-            return f"{option} has no effect without {name}: leave it out, or give {name} too"
-        current = " ".join(map(str, setting if isinstance(setting, tuple) else (setting,)))
-        alternatives = " or ".join(map(str, self.values))
-        return f"{option} has no effect with {name} {current}: leave it out, or give {name} {alternatives}"
-
+`check` refuses an option that is given (differs from its default) and has no effect."""
 
 Positive = Annotated[float, Gt(0)]
 NotNegative = Annotated[float, Ge(0)]
@@ -71,12 +55,12 @@ LINES = {
 """The kind of error in pydantic -> the words of our message."""
 
 
-def check(options: Any, spelled: Callable[[str], str] = str, *, nested: bool = True) -> None:
+def check(options: Any, form: str = "", *, nested: bool = True) -> None:
     """Convert the values of a dataclass to their declared types; `InputError` for the first that is not allowed.
 
     A string becomes a tuple of one, lists and arrays become tuples, numpy numbers Python's; otherwise nothing is
-    converted: True and "1" are not accepted as numbers. Dataclasses inside are checked too if `nested`. `spelled`
-    converts field names for the message, for example to `--batch-size`.
+    converted: True and "1" are not accepted as numbers. Dataclasses inside are checked too if `nested`. `form` is how
+    the message names a field: as typed ("--{}", with dashes), "{} of a grid", or a part of a model with its kind.
     """
     from pydantic import ValidationError
 
@@ -86,7 +70,7 @@ def check(options: Any, spelled: Callable[[str], str] = str, *, nested: bool = T
         value = getattr(options, name)
         if is_dataclass(value):
             if nested:
-                check(value, spelled)
+                check(value, form)
             continue
         if type(value).__module__ == "numpy":
             value = value.tolist()
@@ -103,18 +87,32 @@ def check(options: Any, spelled: Callable[[str], str] = str, *, nested: bool = T
             line = ": give at least one"
         elif first["type"] in LINES:
             line = f" {LINES[first['type']].format(**first.get('ctx', {}))}, got {first['input']}"
-        raise InputError(f"{spelled(name)}{line}") from None
+        raise InputError(f"{_spelled(options, name, form)}{line}") from None
     for name, value in values.items():
         object.__setattr__(options, name, value)
         for number in value if isinstance(value, tuple) else (value,):
             largest = LARGEST_INT if isinstance(number, int) else LARGEST_FLOAT
             if isinstance(number, int | float) and abs(number) > largest:
-                raise InputError(f"{spelled(name)} is too large: {number} is beyond ±{largest:.3g}")
+                raise InputError(f"{_spelled(options, name, form)} is too large: {number} is beyond ±{largest:.3g}")
     for field in fields(options):
         default = field.default if field.default_factory is MISSING else field.default_factory()
         for only in parts_of[field.name] if values.get(field.name, default) != default else ():
-            if isinstance(only, Only) and not only.acts(setting := getattr(options, only.name)):
-                raise InputError(only.line(field.name, setting))
+            if isinstance(only, Only) and (reason := _ineffective(only, getattr(options, only.name))):
+                raise InputError(f"--{field.name.replace('_', '-')} has no effect {reason}")
+
+
+def _ineffective(only: Only, setting: Any) -> str:
+    """Why an option has no effect where the option that it depends on is this `setting`; "" where it has one."""
+    name, settings = f"--{only.name.replace('_', '-')}", setting if isinstance(setting, tuple) else (setting,)
+    if not only.values:
+        return f"without {name}: leave it out, or give {name} too" if setting in (None, (), "", 0) else ""
+    current, alternatives = " ".join(map(str, settings)), " or ".join(map(str, only.values))
+    return "" if {*settings} & {*only.values} else f"with {name} {current}: leave it out, or give {name} {alternatives}"
+
+
+def _spelled(options: Any, name: str, form: str) -> str:
+    prefix = f"{options.kind}." if hasattr(options, "kind") else ""
+    return form.format(name.replace("_", "-") if form == "--{}" else name) if form else f"{prefix}{name}"
 
 
 @cache

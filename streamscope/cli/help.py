@@ -8,6 +8,7 @@ import inspect
 import re
 import shutil
 import textwrap
+from collections import namedtuple
 from collections.abc import Sequence
 from dataclasses import is_dataclass
 from functools import partial
@@ -19,10 +20,8 @@ from streamscope.cli.bounds import declared
 COMMAND = re.compile(r"(?:python -m|torchrun|streamscope) ")
 COLUMN = 26  # where the meanings of options begin
 METAVARS = {"STR": "TEXT", "INT": "N", "FLOAT": "NUMBER"}
-
-
-class Group(str):
-    """The title under which `--help` lists an option: `out: Annotated[Path | None, Group("Output")] = None`."""
+Group = namedtuple("Group", ("title",))
+"""The title under which `--help` lists an option: `out: Annotated[Path | None, Group("Output")] = None`."""
 
 
 def meanings(cls: type) -> dict[str, str]:
@@ -87,7 +86,7 @@ def _subcommands(parser: Any) -> dict[str, Any]:
 def _groups(parser: Any, options: Any) -> dict[str, list[Any]]:
     """Title -> options: what has no name, the command's own, those of parts by their names, those of a `Group`."""
     hints = get_type_hints(options, include_extras=True) if is_dataclass(options) else {}
-    marked = {name.replace("_", "-"): group for name, hint in hints.items() for group in declared(hint, Group)}
+    marked = {name.replace("_", "-"): group.title for name, hint in hints.items() for group in declared(hint, Group)}
     groups: dict[str, list[Any]] = {"Arguments": [], "Options": []}
     last: dict[str, list[Any]] = {}
     for group in parser._action_groups:

@@ -38,11 +38,11 @@ class LaunchOptions:
     launch: Annotated[Literal["serial", "local", "ray", "submitit", "worker"], SEVERAL] = "serial"
     """Where the work runs: in this process (serial), in --workers processes on this machine (local), or in processes
     started by Ray or by SLURM (submitit). `worker` is for the started processes themselves."""
-    workers: Annotated[Count, SEVERAL, Only("launch", "local", "ray", "submitit")] = 2
+    workers: Annotated[Count, SEVERAL, Only("launch", ("local", "ray", "submitit"))] = 2
     """How many processes to start."""
-    partition: Annotated[str | None, SEVERAL, Only("launch", "submitit")] = None
+    partition: Annotated[str | None, SEVERAL, Only("launch", ("submitit",))] = None
     """SLURM partition for submitit."""
-    hours: Annotated[Positive, SEVERAL, Only("launch", "submitit")] = 24.0
+    hours: Annotated[Positive, SEVERAL, Only("launch", ("submitit",))] = 24.0
     """Time limit of a SLURM job for submitit, in hours."""
 
 

@@ -84,7 +84,7 @@ def parse(options: type[Options] | UnionType, argv: Sequence[str] | None, doc: s
         del os.environ["COLUMNS"]
         if columns is not None:
             os.environ["COLUMNS"] = columns
-    check(values, _typed)
+    check(values, "--{}")
     return values
 
 
@@ -120,12 +120,8 @@ def declared_options(options: Any) -> dict[str, Option]:
             hints += types.values()
             for option in fields(hint):
                 markers = getattr(marked[option.name], "__metadata__", ())
-                known[_typed(option.name)] = Option(types[option.name], option.default, markers)
+                known[f"--{option.name.replace('_', '-')}"] = Option(types[option.name], option.default, markers)
     return known
-
-
-def _typed(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
 
 
 def checked_words(argv: Sequence[str], known: Mapping[str, Option]) -> list[str]:
@@ -231,19 +227,6 @@ class _Reader(io.FileIO):
             return len(data)
 
 
-def _until_the_reader_goes(stream: Any) -> Any:
-    """`stream` (standard output or error) so that writing never raises because nobody reads any more, or because its
-    encoding lacks a character (`terminal.spelled`): a command that prints and then writes files must write them."""
-    try:
-        descriptor = stream.fileno()
-    except (AttributeError, OSError, ValueError):  # closed from the start, or no file at all, as under test
-        return stream
-    stream.flush()
-    lines = stream.line_buffering or stream is sys.stderr
-    buffer = io.BufferedWriter(_Reader(descriptor, "w", closefd=False))
-    return io.TextIOWrapper(buffer, encoding=stream.encoding, errors="spelled", line_buffering=lines)
-
-
 def _shortened(line: str) -> str:
     """`line` with only the beginnings of long words that were typed, and its two ends if it is long all the same."""
     for word in sorted(sys.argv[1:], key=len, reverse=True):
@@ -256,9 +239,19 @@ def _shortened(line: str) -> str:
 def command(main: Callable[[], None]) -> None:
     """Run `main` as a process: bad input prints one line and exits 2, Ctrl-C exits 130, and so does SIGTERM.
 
+    Writing never raises because nobody reads any more, or because the encoding lacks a character (`terminal.spelled`):
+    a command that prints and then writes files must write them.
+
     --traceback also prints where bad input was noticed. Any other exception is a defect, and stays a traceback.
     """
-    sys.stdout, sys.stderr = _until_the_reader_goes(sys.stdout), _until_the_reader_goes(sys.stderr)
+    for name in ("stdout", "stderr"):
+        stream: Any = getattr(sys, name)
+        with suppress(AttributeError, OSError, ValueError):  # closed from the start, or no file at all, as under test
+            buffer = io.BufferedWriter(_Reader(stream.fileno(), "w", closefd=False))
+            stream.flush()
+            lines = stream.line_buffering or name == "stderr"
+            wrapped = io.TextIOWrapper(buffer, encoding=stream.encoding, errors="spelled", line_buffering=lines)
+            setattr(sys, name, wrapped)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # what was measured is kept, as after Ctrl-C
     if traceback := "--traceback" in sys.argv:
         sys.argv.remove("--traceback")

@@ -20,8 +20,10 @@ TAG = re.compile(r"(?<!\\)((?:\\\\)*)<(?=[A-Za-z/!?])")
 
 
 def visible(text: object, keep: str = "") -> str:
-    r"""Escape control and invisible characters as \x1b, \n, \u202e, except those in `keep`."""
-    return UNSEEN.sub(lambda m: m[0] if m[0] in keep else m[0].encode("unicode_escape").decode(), str(text))
+    r"""Escape control and invisible characters as \x1b, \n, \u202e, except the text `keep`."""
+    if keep:
+        return keep.join(map(visible, str(text).split(keep)))
+    return UNSEEN.sub(lambda match: match[0].encode("unicode_escape").decode(), str(text))
 
 
 ASCII = {

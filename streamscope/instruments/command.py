@@ -2,19 +2,16 @@
 
 import hashlib
 import json
-import math
 import os
 import re
 import shutil
 import sys
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass, field, make_dataclass, replace
 from functools import cached_property, partial
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from pathlib import Path
-from threading import Event, Thread
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
@@ -23,90 +20,13 @@ from streamscope.cli.errors import InputError
 from streamscope.cli.launch import launch, work
 from streamscope.cli.terminal import counted, visible
 from streamscope.cli.user_code import edit_file
-from streamscope.instruments.contract import OF_COMMAND
 from streamscope.instruments.options import Arguments, check_out
+from streamscope.instruments.progress import progress_bar, signs_of_life
 from streamscope.text import BosChoice
 
 if TYPE_CHECKING:
     from streamscope.instruments.contract import Instrument
     from streamscope.instruments.result import Result
-
-
-LOG_EVERY = 8.0  # most seconds between two signs of life on stderr
-_SIGNS: list[Callable[[], None]] = []
-"""What gives a sign of life: a bar, or work that has none. The innermost comes last."""
-_LAST_SIGN = [0.0]  # when the last sign was given (`time.monotonic`)
-
-
-@contextmanager
-def every(show: Callable[[], None]) -> Iterator[None]:
-    """Call `show` from another thread whenever the last sign was `LOG_EVERY` seconds ago, until the block ends.
-
-    While a block inside this one gives signs, this one gives none."""
-    ended = Event()
-    _LAST_SIGN[0] = _LAST_SIGN[0] or time.monotonic()
-
-    def repeat() -> None:
-        while not ended.wait(LOG_EVERY / 8):
-            if _SIGNS[-1] is show and time.monotonic() - _LAST_SIGN[0] >= LOG_EVERY:
-                _LAST_SIGN[0] = time.monotonic()
-                show()
-
-    _SIGNS.append(show)
-    (thread := Thread(target=repeat, daemon=True)).start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
-        _SIGNS.remove(show)
-        _LAST_SIGN[0] = time.monotonic()
-
-
-@contextmanager
-def signs_of_life(label: str) -> Iterator[None]:
-    """Print a line every `LOG_EVERY` seconds of work that has no bar."""
-    began = _LAST_SIGN[0] = time.monotonic()
-
-    def show() -> None:
-        print(visible(f"{label}: working for {time.monotonic() - began:.0f} s"), file=sys.stderr, flush=True)
-
-    OF_COMMAND.append(lambda inner: progress_bar(f"{label}: {inner}") if _SIGNS[-1] is show else iter)
-    try:
-        with every(show):
-            yield
-    finally:
-        OF_COMMAND.pop()
-
-
-def progress_bar(label: str, *, keep: bool = False) -> Callable[[Iterable], Iterable]:
-    """A wrapper of iterables that shows a bar on stderr: the share done, the time taken, the time left.
-
-    With `keep` an instrument that is interrupted gives what it has measured, and notes it in `interrupted`. Where
-    stderr is no terminal, a line comes every `LOG_EVERY` seconds before the bar of the end, also in a long step.
-    """
-
-    def bar(steps: Iterable) -> Iterator[Any]:
-        from rich import progress
-        from rich.console import Console
-        from rich.markup import escape
-
-        columns = (
-            progress.TextColumn("{task.description}"), progress.BarColumn(), progress.TaskProgressColumn(),
-            progress.TimeElapsedColumn(), progress.TextColumn("left"), progress.TimeRemainingColumn(),
-        )  # fmt: skip
-
-        def line() -> None:
-            for task in shown.tasks if not shown.console.is_terminal else ():
-                shown.print(*(column(task) for column in (columns[0], *columns[2:])))
-
-        console = Console(file=sys.stderr)  # the time left is that of all steps so far, not of the last 30 s
-        with progress.Progress(*columns, console=console, speed_estimate_period=math.inf) as shown, every(line):
-            yield from shown.track(steps, description=escape(visible(label)))
-
-    bar.say = lambda line: print(visible(line), file=sys.stderr, flush=True)  # type: ignore[attr-defined]
-    bar.interrupted = [] if keep else None  # type: ignore[attr-defined]
-    return bar
 
 
 def main_of(subclass: "type[Instrument]", doc: str | None = None, command: Sequence[str] = ()) -> Callable[..., None]:
@@ -126,7 +46,8 @@ def main_of(subclass: "type[Instrument]", doc: str | None = None, command: Seque
         made = make_dataclass("Options", parts, bases=(Arguments,), frozen=True, kw_only=True)
         options: Any = parse(made, argv, doc or subclass.__doc__)
         words = [*(command or (subclass.__module__,)), *(sys.argv[1:] if argv is None else argv)]
-        measure(options.options, [getattr(options, name) for name, *_ in parts[:-1]], options, words)
+        *names, _ = map(itemgetter(0), parts)
+        measure(options.options, list(map(vars(options).get, names)), options, words)
 
     return main
 
@@ -277,7 +198,7 @@ def _measure(
     from streamscope.instruments.result import pool_results
     from streamscope.models.run_names import run_folder, runs_of
 
-    if data and all(map(attrgetter("alone"), data)) and not options.run and options.control is None:
+    if data and not options.run and options.control is None and all(map(attrgetter("alone"), data)):
         for option, is_given in (("bos", options.bos != "yes"), ("edit", options.edit)):
             if is_given:
                 line = f"--{option}: {instrument.name} reads files, and no model runs; give it to what made them"
@@ -313,7 +234,7 @@ def _measure(
     for i, job in enumerate(jobs, 1):
         label = f"{i}/{len(jobs)} " if len(jobs) > 1 else ""
         results.append(job.do(label, keep=len(jobs) == 1) if store is None else _stored(job, store, label))
-    finish(pool_results(results), options.out, about, options.figure)
+    finish(pool_results(results) if len(results) > 1 else results[0], options.out, about, options.figure)
 
 
 def _inputs(instrument: "Instrument", data: Sequence[Any], options: Arguments) -> list[Path]:

@@ -9,7 +9,7 @@
         heads: tuple[str, ...] = ("all",)
         \"\"\"Heads: L5.H4, L4.*, …\"\"\"
 
-You write two functions in a module that the method `body` imports or, for an instrument of one file, two methods:
+You write two methods or, in the module `measure` of an instrument that is a package, two functions:
 
     observe(self, model, data, progress) -> InstrumentData    cells × units, and the contrasts wanted
     tables(self, seen, estimates) -> {name: Table}            the estimates as tables
@@ -27,16 +27,17 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, astuple, dataclass, field, fields, is_dataclass
 from functools import partial
+from importlib import import_module
+from importlib.util import find_spec
 from operator import attrgetter
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from streamscope.cli.errors import InputError
 from streamscope.cli.help import meanings
-from streamscope.cli.terminal import visible
 from streamscope.instruments.data import Data, Half, Opened, check_tokenizer, kind_of
 from streamscope.instruments.options import Arguments, ValidatedOptions
+from streamscope.instruments.progress import Progress, notebook_bar, say
 from streamscope.instruments.registry import REGISTERED
 
 if TYPE_CHECKING:
@@ -46,58 +47,6 @@ if TYPE_CHECKING:
     from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations
     from streamscope.instruments.result import Result
     from streamscope.instruments.table import Table
-    from streamscope.models.hooks import Captures, Query
-
-Progress = Callable[[Iterable], Iterable]
-OF_COMMAND: list[Callable[[str], Callable[[Iterable], Iterable]]] = []
-"""What gives the bar of a measurement inside that of a command (features that `cluster` extracts now)."""
-DELAY, EVERY = 3.0, 1.0
-"""Seconds after which a bar appears, since what is quicker needs none, and between two signs of it."""
-
-
-def say(progress: Any, line: str) -> None:
-    """Print a line on stderr if `progress` is a command's bar; for other callables, nothing."""
-    getattr(progress, "say", lambda line: None)(line)
-
-
-def notebook_bar(label: str) -> Callable[[Iterable], Iterable]:
-    """A wrapper of iterables that shows a bar with the time left: in a notebook, in IPython, and in a command that has
-    none at the time; elsewhere `iter`."""
-    if OF_COMMAND:
-        return OF_COMMAND[-1](label)
-    ipython: Any = sys.modules.get("IPython")
-    if ipython is None or ipython.get_ipython() is None:
-        return iter
-    from tqdm import tqdm
-
-    bar = partial(tqdm, desc=visible(label), leave=False, delay=DELAY, mininterval=EVERY)
-    bar.say = lambda line: tqdm.write(visible(line), file=sys.stderr)  # type: ignore[attr-defined]
-    return bar
-
-
-def ticks(progress: Progress, total: int) -> Callable[[int], None]:
-    """A function that advances a bar of `total` steps by n; 0 ends it, −1 closes it after an interruption."""
-    bar = iter(progress(range(total)))
-
-    def done(n: int) -> None:
-        if n < 0:
-            getattr(bar, "close", lambda: None)()
-        for _ in range(n) if n else bar:
-            next(bar, None)
-
-    return done
-
-
-def keep_after(interrupt: KeyboardInterrupt, progress: Any, n: int, total: int, noun: str, *, least: int = 1) -> None:
-    """Note on a command's bar that only `n` of `total` were measured, so that the command ends with these.
-
-    Raises the interrupt again where fewer than `least` are done, and in a notebook, where Ctrl-C ends the call.
-    """
-    notes = getattr(progress, "interrupted", None)
-    if notes is None or n < least:
-        raise interrupt
-    notes.append(f"interrupted: {n:,} of {total:,} {noun} measured")
-    say(progress, f"{notes[-1]}; the tables are of these")
 
 
 @dataclass
@@ -137,8 +86,7 @@ class Instrument(ValidatedOptions):
 
     A subclass with `@instrument(name, data…)` has its options as fields, each with a type, a default and a docstring,
     numbers with their bounds (`k: Annotated[int, Ge(1)] = 3`, or `Count` of `cli.bounds`). It overrides `observe` and
-    `tables`, or `body`: a method that it does not override is the function of that name in the module that `body`
-    returns; only `observe` and `tables` must be there.
+    `tables`; a method that it does not override is the function of that name in the module that `body` returns.
     """
 
     name: ClassVar[str] = ""
@@ -217,7 +165,7 @@ class Instrument(ValidatedOptions):
         checkpoint = {"checkpoint": None} if not hasattr(data.model, "state_dict") else checkpoint_of(data.model)
         if getattr(data.model, "digests", None) is not None:
             data.model.changed = not checkpoint["run"]
-        data.say = lambda line: say(progress, line)
+        data.say = partial(say, progress)
         findings = self.observe(data.model, data, progress)
         blocks, contrasts = sorted(findings.blocks), sorted(findings.contrasts)
         if blocks != contrasts:
@@ -247,7 +195,7 @@ class Instrument(ValidatedOptions):
 
     def check(self, model: Any) -> None:
         """Raise `InputError` for a model that cannot be measured so; asked of run and control before all else."""
-        self._in_body("check", self, model)
+        self._in_body("check", self, model, default=None)
 
     def check_read(self, data: Iterable[Any]) -> None:
         """Raise `InputError` for what is given of data that these options leave unread (`unread`).
@@ -255,12 +203,14 @@ class Instrument(ValidatedOptions):
         Data that equal their defaults, and data that were opened by hand, are let through.
         """
         defaults: dict[type[Data], Data] = dict(zip(map(type, self.takes), self.takes, strict=True))
-        given = {kind_of(spec): spec for spec in data if isinstance(spec, Data)}
-        for kind, reason in self.unread(defaults | given).items():
-            spec = given.get(kind)
-            if isinstance(spec, Half):
+        specs: dict[type[Data], Any] = dict(defaults)
+        for spec in data:
+            if isinstance(spec, Data):
+                specs[kind_of(spec)] = spec
+        for kind, reason in self.unread(specs).items():
+            if isinstance(spec := specs[kind], Half):
                 raise InputError(f"half {spec.side} of {kind.__name__} has no effect, because {reason}: leave it out")
-            for option in fields(spec) if spec is not None else ():
+            for option in fields(spec):
                 if getattr(spec, option.name) != getattr(defaults[kind], option.name):
                     name = option.name.replace("_", "-")
                     raise InputError(f"--{name} has no effect, because {reason}: leave it out")
@@ -275,11 +225,11 @@ class Instrument(ValidatedOptions):
 
     def observe(self, model: Any, data: Opened, progress: Progress) -> InstrumentData:
         """What the model does on the data."""
-        return self.body().observe(self, model, data, progress)
+        return self._in_body("observe", self, model, data, progress)
 
     def tables(self, data: InstrumentData, estimates: "Mapping[str, Estimates]") -> "dict[str, Table]":
         """The estimates as tables."""
-        return self.body().tables(self, data, estimates)
+        return self._in_body("tables", self, data, estimates)
 
     @classmethod
     def relate(cls, whole: "Result") -> "dict[str, Table]":
@@ -292,30 +242,21 @@ class Instrument(ValidatedOptions):
         return cls._in_body("control_tables", run, control, default={})
 
     @classmethod
-    def _in_body(cls, name: str, *args: Any, default: Any = None) -> Any:
-        function = None if cls.body is Instrument.body else getattr(cls.body(), name, None)
-        return function(*args) if function else default
+    def _in_body(cls, name: str, *args: Any, **default: Any) -> Any:
+        if (function := getattr(cls.body(), name, None)) is not None:
+            return function(*args)
+        if not default:
+            has = "observe and tables, or body, which returns a module with both"
+            raise TypeError(f"an instrument needs the methods {has}")
+        return default["default"]
 
-    @staticmethod
-    def body() -> ModuleType:
-        """The module with `observe` and `tables`, imported here so that `--help` loads nothing heavy."""
-        raise TypeError("an instrument needs the methods observe and tables, or body, which returns a module with both")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Probe(Instrument):
-    """Base of an instrument that only reads captures, so that a sweep can run it under any edits, in its own batches.
-
-    Its module measure also has `plan` and `read`.
-    """
-
-    def plan(self, prompts: Any, tokenizer: Any) -> "Query":
-        """The tokens, hooks and logits that it needs of a suite, or of other data that it accepts."""
-        return self.body().plan(self, prompts, tokenizer)
-
-    def read(self, captures: "Captures", query: "Query") -> "pd.DataFrame":
-        """One row per observation (prompt × head, …)."""
-        return self.body().read(self, captures, query)
+    @classmethod
+    def body(cls) -> Any:
+        """The module `measure` of the instrument's package, or None; imported here: `--help` loads nothing heavy."""
+        for base in cls.__mro__:
+            home = f"{base.__module__}.measure"
+            if hasattr(sys.modules.get(base.__module__), "__path__") and find_spec(home):
+                return import_module(home)
 
 
 def options_of(cls: type[Instrument]) -> list[tuple[str, Any, str]]:

@@ -31,7 +31,9 @@ class _Signature:
             raise AttributeError("__signature__")
         hints = typing.get_type_hints(owner)  # without Annotated and what stands in it
         _, *parameters = inspect.signature(vars(owner)["__init__"]).parameters.values()
-        return inspect.Signature([parameter.replace(annotation=hints[parameter.name]) for parameter in parameters])
+        for i, parameter in enumerate(parameters):
+            parameters[i] = parameter.replace(annotation=hints[parameter.name])
+        return inspect.Signature(parameters)
 
 
 class ValidatedOptions:

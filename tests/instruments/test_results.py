@@ -16,10 +16,10 @@ import pytest
 from rich.console import Console
 
 from streamscope.cli.errors import InputError
-from streamscope.instruments.command import finish, progress_bar, signs_of_life
-from streamscope.instruments.contract import notebook_bar, say
+from streamscope.instruments.command import finish
 from streamscope.instruments.data import Documents
 from streamscope.instruments.figures import Intervals, check_figure
+from streamscope.instruments.progress import notebook_bar, progress_bar, say, signs_of_life
 from streamscope.instruments.registry import discover
 from streamscope.instruments.result import Result
 from streamscope.instruments.table import (
@@ -394,8 +394,8 @@ def test_a_notebook_shows_what_is_left_of_a_measurement(monkeypatch: pytest.Monk
 
     def shown(shell: object, delay: float, **how: Any) -> str:
         monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
-        monkeypatch.setattr("streamscope.instruments.contract.DELAY", delay)
-        monkeypatch.setattr("streamscope.instruments.contract.EVERY", 0.0)
+        monkeypatch.setattr("streamscope.instruments.progress.DELAY", delay)
+        monkeypatch.setattr("streamscope.instruments.progress.EVERY", 0.0)
         monkeypatch.setattr(sys, "stderr", seen := io.StringIO())
         Ablate(heads=("L0.H0",)).measure("stories/lfa", Documents(max_documents=2), **how)
         return seen.getvalue()
@@ -417,7 +417,7 @@ def test_no_wait_between_two_signs_is_longer_where_a_bar_begins(monkeypatch: pyt
             return super().write(text)
 
     monkeypatch.setattr(sys, "stderr", Clock())
-    monkeypatch.setattr("streamscope.instruments.command.LOG_EVERY", 1.0)
+    monkeypatch.setattr("streamscope.instruments.progress.LOG_EVERY", 1.0)
     with signs_of_life("a"):
         times.append(time.monotonic())
         time.sleep(1.9)  # a sign at 1.0
@@ -429,7 +429,7 @@ def test_no_wait_between_two_signs_is_longer_where_a_bar_begins(monkeypatch: pyt
 def test_work_before_the_bar_shows_that_it_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """Loading a model or reading captures has no bar; while a bar is shown, only its own lines come."""
     monkeypatch.setattr(sys, "stderr", said := io.StringIO())
-    monkeypatch.setattr("streamscope.instruments.command.LOG_EVERY", 0.05)
+    monkeypatch.setattr("streamscope.instruments.progress.LOG_EVERY", 0.05)
     with signs_of_life("runs/a"):
         time.sleep(0.3)
         before = said.getvalue().splitlines()

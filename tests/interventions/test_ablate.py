@@ -14,13 +14,13 @@ import torch
 from scipy import stats
 
 from streamscope.cli.errors import InputError
-from streamscope.instruments.command import progress_bar
 from streamscope.instruments.contract import numerics_of
 from streamscope.instruments.data import Documents
 from streamscope.instruments.figures import Matrix
 from streamscope.instruments.figures.drawing import draw
 from streamscope.instruments.observations import estimate
 from streamscope.instruments.open_data import OpenDocuments
+from streamscope.instruments.progress import progress_bar
 from streamscope.instruments.prompts.alignment import align, given_prompts
 from streamscope.instruments.result import Result, pool_results
 from streamscope.instruments.table import Table, key, number

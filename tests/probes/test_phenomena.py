@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from streamscope import Documents, InputError, Result, load
-from streamscope.instruments.command import progress_bar
 from streamscope.instruments.observations import Contrast, estimate
 from streamscope.instruments.open_data import open_data
+from streamscope.instruments.progress import progress_bar
 from streamscope.instruments.prompts import load_suite
 from streamscope.instruments.prompts.alignment import align
 from streamscope.instruments.stats.held_out import CHOSEN, SIGNED, best_head_held_out, halves

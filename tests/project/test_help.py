@@ -26,7 +26,7 @@ COMMANDS = sorted(
         path.read_text(encoding="utf-8"),
     )
     and path.parent.name != "streamscope"
-    and path.name != "chat_process.py"  # a program of ours starts it
+    and path.name not in ("chat_process.py", "package_main.py")  # which programs of ours start
 )
 HEAVY = ("torch", "pandas", "transformer_lens", "plotly", "pyarrow", "tokenizers", "sklearn", "scipy", "statsmodels")
 

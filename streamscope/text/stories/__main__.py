@@ -37,7 +37,7 @@ class Options:
     reserved words."""
     pays: bool = False
     """Print a table of nats for each category instead."""
-    labels: Annotated[Path | None, Only("pays", True)] = None
+    labels: Annotated[Path | None, Only("pays", (True,))] = None
     """A JSONL file of prompts with the roles query and target, to measure instead of the stories."""
 
 
