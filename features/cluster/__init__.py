@@ -22,6 +22,7 @@ construction or constant are left out and counted. `features.cluster.modes` docu
 """
 
 from pathlib import Path
+from types import ModuleType
 from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Ge
@@ -87,6 +88,12 @@ class Cluster(Instrument):
                 raise InputError(f"--{name.replace('_', '-')} has no effect with --fitted: leave it out")
         if self.parts == 1 or (not self.parts and (self.against or self.against_size or self.against_samples)):
             raise InputError("--against, --against-size and --against-samples need --parts; --parts is at least 2")
+
+    @staticmethod
+    def body() -> ModuleType:
+        from streamscope.features.cluster import measure
+
+        return measure
 
 
 main = main_of(Cluster, __doc__)

@@ -18,6 +18,7 @@ comes near to a trained one (arXiv 2602.14111). States of all hooks are harveste
 """
 
 from pathlib import Path
+from types import ModuleType
 from typing import Annotated, ClassVar
 
 from annotated_types import Ge, MinLen
@@ -70,6 +71,12 @@ class Dictionaries(Instrument):
         inside = list(self.to.iterdir()) if self.to is not None and self.to.is_dir() else []
         if not all((path / "sae_weights.safetensors").is_file() or path.name == STATES for path in inside):
             raise InputError(f"{self.to} holds other things than dictionaries: choose another folder")
+
+    @staticmethod
+    def body() -> ModuleType:
+        from streamscope.features.dictionaries import measure
+
+        return measure
 
 
 main = main_of(Dictionaries, __doc__)

@@ -21,6 +21,7 @@ compared with shuffled ones. With --out FOLDER/config.yaml transcoders, one for 
 circuit-tracer's format.
 """
 
+from types import ModuleType
 from typing import ClassVar
 
 from streamscope.cli.bounds import Seed
@@ -44,6 +45,12 @@ class DictionaryQuality(Instrument):
     )  # fmt: skip
     planted: ClassVar = "tests/features/test_dictionary_quality.py::test_equals_plain_passes"
     exports: ClassVar = (".yaml",)
+
+    @staticmethod
+    def body() -> ModuleType:
+        from streamscope.features.dictionary_quality import measure
+
+        return measure
 
 
 main = main_of(DictionaryQuality, __doc__)

@@ -17,6 +17,7 @@ with the number of tokens. If a run is killed, the same command continues it.
 """
 
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Annotated, Any, ClassVar, Literal
 
 from streamscope.cli.bounds import Count, Names, Only, Share
@@ -110,6 +111,12 @@ class Extract(Instrument):
             return parse_heads(specs, n_layers, n_heads)
         except InputError as error:
             raise InputError(f"{error}; choose the heads of {group}_mass, for example --{group}-heads L1.H0") from None
+
+    @staticmethod
+    def body() -> ModuleType:
+        from streamscope.features.extract import measure
+
+        return measure
 
 
 main = main_of(Extract, __doc__)

@@ -14,6 +14,7 @@ a token towards the start of its text, in all groups alike. Tokens before positi
 is always longer than the window.
 """
 
+from types import ModuleType
 from typing import Annotated, Any, ClassVar
 
 from annotated_types import MinLen
@@ -50,6 +51,12 @@ class NeededContext(Instrument):
         need_parts(model, self.name)
         if self.least >= model.config.n_ctx:
             raise InputError(f"--least {self.least}: must be less than the context of {model.config.n_ctx} tokens")
+
+    @staticmethod
+    def body() -> ModuleType:
+        from streamscope.features.needed_context import measure
+
+        return measure
 
 
 main = main_of(NeededContext, __doc__)

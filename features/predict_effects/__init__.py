@@ -14,6 +14,7 @@ Documents that begin with the same text have rows with equal features and effect
 rows are not held out. Their number is printed and kept with the table (`repeated`).
 """
 
+from types import ModuleType
 from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Ge, MinLen
@@ -49,6 +50,12 @@ class PredictEffects(Instrument):
     )  # fmt: skip
     quick: ClassVar = {"edits": ("L5.H0", "L5.H1"), "of": ("absolute",), "shuffles": 1, "resamples": 100, "folds": 3}
     planted: ClassVar = "tests/features/test_predict_effects.py::test_a_known_share_of_variance_is_found"
+
+    @staticmethod
+    def body() -> ModuleType:
+        from streamscope.features.predict_effects import measure
+
+        return measure
 
 
 main = main_of(PredictEffects, __doc__)

@@ -18,6 +18,7 @@ number; null and −1 mean none). Titles count tokens without a label and labels
 """
 
 from pathlib import Path
+from types import ModuleType
 from typing import ClassVar
 
 from streamscope.cli.bounds import Count
@@ -52,6 +53,12 @@ class Profile(Instrument):
     )  # fmt: skip
     quick: ClassVar = {"umap": False}
     planted: ClassVar = "tests/features/test_profiles.py::test_the_command_says_what_was_planted"
+
+    @staticmethod
+    def body() -> ModuleType:
+        from streamscope.features.profile import measure
+
+        return measure
 
 
 main = main_of(Profile, __doc__)

@@ -32,7 +32,7 @@ which, and there is then no mean over runs.
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import MinLen
 
@@ -128,6 +128,12 @@ class Ablate(Instrument):
         if {*self.measures} == {"loss"} and not score_names(self.heads):
             unread[Prompts] = "neither --measures nor --heads reads prompts"
         return unread
+
+    @staticmethod
+    def body() -> Any:
+        from streamscope.interventions.ablate import measure
+
+        return measure
 
 
 main = main_of(Ablate, __doc__)

@@ -15,7 +15,7 @@ searched for in each model. Diagonality, whether tasks rely on their own heads (
 `interventions.ablation_effects.measure`.
 """
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from streamscope.cli.bounds import Count, Names, Only, Seed, Whole
 from streamscope.instruments.command import main_of
@@ -58,6 +58,12 @@ class AblationEffects(Instrument):
     planted: ClassVar = (
         "tests/interventions/test_ablation_effects.py::test_the_copier_takes_with_it_what_stands_on_paper"
     )
+
+    @staticmethod
+    def body() -> Any:
+        from streamscope.interventions.ablation_effects import measure
+
+        return measure
 
 
 main = main_of(AblationEffects, __doc__)

@@ -16,7 +16,7 @@ Source: Arditi et al. 2024.
 
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from streamscope.cli.bounds import Seed, Whole
 from streamscope.cli.errors import InputError
@@ -88,6 +88,12 @@ class Abliterate(Instrument):
         elif self.to is not None:
             self.body().write(self, data.model, result)
         return result
+
+    @staticmethod
+    def body() -> Any:
+        from streamscope.interventions.abliterate import measure
+
+        return measure
 
 
 main = main_of(Abliterate, __doc__)

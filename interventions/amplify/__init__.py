@@ -13,7 +13,7 @@ at each α. --control gives the difference between two models at every α and of
 have the run's tokenizer and context. Source: DST §2.3, Eq. 17.
 """
 
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from annotated_types import MinLen
 
@@ -58,6 +58,12 @@ class Amplify(Instrument):
     @property
     def alphas(self) -> list[float]:
         return sorted({1.0, *self.alpha})
+
+    @staticmethod
+    def body() -> Any:
+        from streamscope.interventions.amplify import measure
+
+        return measure
 
 
 main = main_of(Amplify, __doc__)

@@ -17,7 +17,7 @@ foils. --out circuit.json and circuit.pt are the formats of the MIB benchmark. `
 the edges are in models with several streams.
 """
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import Ge
 
@@ -81,6 +81,12 @@ class Circuits(Instrument):
 
     def check_sources(self) -> None:
         check_suite(self.task)
+
+    @staticmethod
+    def body() -> Any:
+        from streamscope.interventions.circuits import measure
+
+        return measure
 
 
 main = main_of(Circuits, __doc__)

@@ -18,7 +18,7 @@ cases in a second model and gives the differences of all parts and shares, paire
 in the run and ablated in both models; those of --groups are ranked in each. Source: McGrath et al. 2023.
 """
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from streamscope.cli.bounds import Names
 from streamscope.instruments.command import main_of
@@ -44,6 +44,12 @@ class Hydra(Instrument):
     )  # fmt: skip
     quick: ClassVar = {"heads": ("L4.H0-1", "L5.H3")}
     planted: ClassVar = "tests/interventions/test_hydra.py::test_planted_backup_makes_up_what_it_is_set_to"
+
+    @staticmethod
+    def body() -> Any:
+        from streamscope.interventions.hydra import measure
+
+        return measure
 
 
 main = main_of(Hydra, __doc__)

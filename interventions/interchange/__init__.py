@@ -20,7 +20,7 @@ the prompts that are left out for it, and the places where das had no words to h
 minute or two for a bundled model; das is trained at every place, so name --hooks with it.
 """
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import Ge, MinLen
 
@@ -61,6 +61,12 @@ class Interchange(Instrument):
     )  # fmt: skip
     quick: ClassVar = {"basis": ("whole", "means"), "pairs": 40}
     planted: ClassVar = "tests/interventions/test_interchange.py::test_a_planted_direction_decides"
+
+    @staticmethod
+    def body() -> Any:
+        from streamscope.interventions.interchange import measure
+
+        return measure
 
 
 main = main_of(Interchange, __doc__)

@@ -14,7 +14,7 @@ show KL at every position, and the most probable next tokens before and after. A
 """
 
 from collections.abc import Mapping
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from annotated_types import MinLen
 
@@ -72,6 +72,12 @@ class Latents(Instrument):
     def unread(self, data: Mapping[type[Data], Data]) -> dict[type[Data], str]:
         blends = bool(self.source) and not (self.scale or self.clamp)
         return {Documents: "--source applies to texts only"} if blends else {}
+
+    @staticmethod
+    def body() -> Any:
+        from streamscope.interventions.latents import measure
+
+        return measure
 
 
 main = main_of(Latents, __doc__)

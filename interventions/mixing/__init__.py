@@ -24,7 +24,7 @@ reads only the sum. H_pre of equal streams only changes the scale, which the bra
 --control pairs the documents of two models with the same modules.
 """
 
-from typing import Annotated, ClassVar, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from annotated_types import MinLen
 
@@ -62,6 +62,12 @@ class Mixing(Instrument):
     runs: ClassVar = ("stories/kromcanon-b2",)
     quick: ClassVar = {"where": ("L0-1.*", "everywhere"), "draws": 2}
     planted: ClassVar = "tests/interventions/test_mixing.py::test_what_is_known_on_paper"
+
+    @staticmethod
+    def body() -> Any:
+        from streamscope.interventions.mixing import measure
+
+        return measure
 
 
 main = main_of(Mixing, __doc__)

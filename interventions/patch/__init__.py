@@ -29,7 +29,7 @@ Source: Meng et al. 2022; Wang et al. 2022.
 """
 
 from collections.abc import Mapping
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import MinLen
 
@@ -105,6 +105,12 @@ class Patch(Instrument):
 
     def unread(self, data: Mapping[type[Data], Data]) -> dict[type[Data], str]:
         return {} if self.clean is None else {Prompts: "--clean and --corrupt are the pair"}
+
+    @staticmethod
+    def body() -> Any:
+        from streamscope.interventions.patch import measure
+
+        return measure
 
 
 main = main_of(Patch, __doc__)

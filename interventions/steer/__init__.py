@@ -14,7 +14,7 @@ directions, and `kl_above` the excess of the direction. Source: SPEC §1.8.
 """
 
 from collections.abc import Mapping
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import MinLen
 
@@ -65,6 +65,12 @@ class Steer(Instrument):
 
     def unread(self, data: Mapping[type[Data], Data]) -> dict[type[Data], str]:
         return {} if in_model(self.direction) else {Sets: "--direction is a file"}
+
+    @staticmethod
+    def body() -> Any:
+        from streamscope.interventions.steer import measure
+
+        return measure
 
 
 main = main_of(Steer, __doc__)

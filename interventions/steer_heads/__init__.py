@@ -19,7 +19,7 @@ undefined if the control does not change. To add directions to the stream use `i
 """
 
 from collections.abc import Mapping
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import MinLen
 
@@ -79,6 +79,12 @@ class SteerHeads(Instrument):
     @property
     def chosen(self) -> tuple[float, ...]:
         return tuple(sorted({*self.scales, 1.0}))
+
+    @staticmethod
+    def body() -> Any:
+        from streamscope.interventions.steer_heads import measure
+
+        return measure
 
 
 main = main_of(SteerHeads, __doc__)

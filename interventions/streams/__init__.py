@@ -18,7 +18,7 @@ with --streams resid, layer by layer. --control gives the difference to a second
 paired by document; it must have the run's streams, tokenizer and context.
 """
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import MinLen
 
@@ -52,6 +52,12 @@ class Streams(Instrument):
     )  # fmt: skip
     quick: ClassVar = {"where": ("1-2", "everywhere"), "draws": 2}
     planted: ClassVar = "tests/interventions/test_streams.py::test_what_is_known_on_paper"
+
+    @staticmethod
+    def body() -> Any:
+        from streamscope.interventions.streams import measure
+
+        return measure
 
 
 main = main_of(Streams, __doc__)

@@ -17,7 +17,7 @@ cannot change. p_rank is a p-value from the rank among the random sets; with 39 
 """
 
 from collections.abc import Mapping
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import MinLen
 
@@ -79,6 +79,12 @@ class Suppress(Instrument):
         if min(self.gates) == 1:
             least = "random sets and parts are measured at the smallest, which changes nothing at 1"
             raise InputError(f"gates {list(self.gates)}: {least}; give one below 1")
+
+    @staticmethod
+    def body() -> Any:
+        from streamscope.interventions.suppress import measure
+
+        return measure
 
 
 main = main_of(Suppress, __doc__)

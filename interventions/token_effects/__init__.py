@@ -16,7 +16,7 @@ of tokens, except for labels.
 """
 
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from streamscope.cli.bounds import Names
 from streamscope.instruments.command import main_of
@@ -50,6 +50,12 @@ class TokenEffects(Instrument):
     planted: ClassVar = (
         "tests/interventions/test_token_effects.py::test_a_head_that_matters_at_one_kind_of_position_only"
     )
+
+    @staticmethod
+    def body() -> Any:
+        from streamscope.interventions.token_effects import measure
+
+        return measure
 
 
 main = main_of(TokenEffects, __doc__)

@@ -16,7 +16,7 @@ Intervals over the generated stories hold for new words: a thousand pairs use a 
 noun do not count as independent (`instruments.stats.estimators`). The title says which holds for a suite.
 """
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from streamscope.instruments.command import main_of
 from streamscope.instruments.contract import instrument
@@ -35,6 +35,12 @@ class Coherence(Probe):
         Intervals("share", label="category", title="Share of prompts with the coherent continuation preferred"),
     )  # fmt: skip
     planted: ClassVar = "tests/probes/test_coherence.py::test_planted_logits"
+
+    @staticmethod
+    def body() -> Any:
+        from streamscope.probes.coherence import measure
+
+        return measure
 
 
 main = main_of(Coherence, __doc__)

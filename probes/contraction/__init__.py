@@ -40,5 +40,11 @@ class Contraction(Instrument):
     def check(self, model: Any) -> None:
         need_streams(model, self.name)
 
+    @staticmethod
+    def body() -> Any:
+        from streamscope.probes.contraction import measure
+
+        return measure
+
 
 main = main_of(Contraction, __doc__)

@@ -14,7 +14,7 @@ up to the pronoun occurs with either answer (Winograd schemas, Winogender) are l
 is at most 50 % by construction.
 """
 
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from streamscope.cli.bounds import Count, Seed
 from streamscope.instruments.command import main_of
@@ -45,6 +45,12 @@ class Coreference(Probe):
                   title="Top-1 of each category's best head, held out"),
     )  # fmt: skip
     planted: ClassVar = "tests/probes/test_coreference.py::test_planted_heads"
+
+    @staticmethod
+    def body() -> Any:
+        from streamscope.probes.coreference import measure
+
+        return measure
 
 
 main = main_of(Coreference, __doc__)

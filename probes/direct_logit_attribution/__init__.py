@@ -15,7 +15,7 @@ weighted along its path.
 Source: nostalgebraist 2020; Elhage et al. 2021; Wang et al. 2022 for the logit difference.
 """
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from streamscope.instruments.command import main_of
 from streamscope.instruments.contract import Instrument, instrument
@@ -31,6 +31,12 @@ class DirectLogitAttribution(Instrument):
                   title="What each part of the model writes towards the answer"),
     )  # fmt: skip
     planted: ClassVar = "tests/probes/test_direct_logit_attribution.py::test_a_planted_copier_writes_what_it_is_set_to"
+
+    @staticmethod
+    def body() -> Any:
+        from streamscope.probes.direct_logit_attribution import measure
+
+        return measure
 
 
 main = main_of(DirectLogitAttribution, __doc__)

@@ -19,7 +19,7 @@ With --out the directions are written as .safetensors for interventions.steer an
 """
 
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from streamscope.cli.bounds import Seed, Whole
 from streamscope.cli.errors import InputError
@@ -57,6 +57,12 @@ class Directions(Instrument):
     )  # fmt: skip
     quick: ClassVar = {"draws": 2}
     planted: ClassVar = "tests/probes/test_directions.py::test_a_planted_direction_is_found"
+
+    @staticmethod
+    def body() -> Any:
+        from streamscope.probes.directions import measure
+
+        return measure
 
 
 main = main_of(Directions, __doc__)

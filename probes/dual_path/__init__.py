@@ -50,5 +50,11 @@ class DualPath(Instrument):
         need_parts(model, self.name)
         self.body().projections_of(model)
 
+    @staticmethod
+    def body() -> Any:
+        from streamscope.probes.dual_path import measure
+
+        return measure
+
 
 main = main_of(DualPath, __doc__)

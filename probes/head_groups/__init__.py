@@ -19,7 +19,7 @@ group gets its heads, also where no head prefers the class: ignore a group whose
 `role_tests` tests each head against shuffled classes, in which every word form keeps one class.
 """
 
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from streamscope.cli.bounds import Count, Seed
 from streamscope.instruments.command import main_of
@@ -44,6 +44,12 @@ class HeadGroups(Instrument):
         Intervals("held_out", table="groups", title="How much the chosen heads look there on other prompts"),
     )  # fmt: skip
     planted: ClassVar = "tests/probes/test_head_groups.py::test_planted_heads_are_found_and_scored_on_the_other_half"
+
+    @staticmethod
+    def body() -> Any:
+        from streamscope.probes.head_groups import measure
+
+        return measure
 
 
 main = main_of(HeadGroups, __doc__)

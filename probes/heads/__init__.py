@@ -16,7 +16,7 @@ All are shares of attention, from 0 to 1. `uniform` is the score of uniform atte
 """
 
 from collections.abc import Mapping
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import Ge
 
@@ -53,6 +53,12 @@ class Heads(Probe):
 
     def unread(self, data: Mapping[type[Data], Data]) -> dict[type[Data], str]:
         return {} if self.texts or self.pool == "trained" else {Documents: "--no-texts leaves texts out"}
+
+    @staticmethod
+    def body() -> Any:
+        from streamscope.probes.heads import measure
+
+        return measure
 
 
 main = main_of(Heads, __doc__)

@@ -23,7 +23,7 @@ KIND.HOOK.A [D, D] and .b, or in a .pt file in the format in which Jacobian lens
 stream.
 """
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import MinLen
 
@@ -58,6 +58,12 @@ class Lenses(Instrument):
     quick: ClassVar = {"kinds": ("logit", "ridge")}
     planted: ClassVar = "tests/probes/test_lenses.py::test_a_known_map_is_found"
     exports: ClassVar = (".pt",)
+
+    @staticmethod
+    def body() -> Any:
+        from streamscope.probes.lenses import measure
+
+        return measure
 
 
 main = main_of(Lenses, __doc__)

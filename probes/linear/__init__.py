@@ -18,7 +18,7 @@ accuracy has Wilson's interval over groups and the p of a score test against the
 the overlap of training folds (`measure.SHARED`), as do all intervals here.
 """
 
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from annotated_types import Ge
 
@@ -54,6 +54,12 @@ class Linear(Instrument):
     )  # fmt: skip
     quick: ClassVar = {"folds": 3, "controls": 1, "hooks": ("hook_embed", "blocks.[01].hook_resid_post")}
     planted: ClassVar = "tests/probes/test_linear.py::test_planted_label"
+
+    @staticmethod
+    def body() -> Any:
+        from streamscope.probes.linear import measure
+
+        return measure
 
 
 main = main_of(Linear, __doc__)

@@ -10,7 +10,7 @@ tables hold the k most probable next tokens, and probability and rank of the tru
 mapped to the last layer's state, by a lens of `probes.lenses`.
 """
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from streamscope.cli.bounds import Count, Whole
 from streamscope.instruments.command import main_of
@@ -35,6 +35,12 @@ class LogitLens(Instrument):
         Curve("loss", x="layer", title="Loss of the next token, read after each layer"),
     )  # fmt: skip
     planted: ClassVar = "tests/probes/test_logit_lens.py::test_planted_probabilities_and_ties"
+
+    @staticmethod
+    def body() -> Any:
+        from streamscope.probes.logit_lens import measure
+
+        return measure
 
 
 main = main_of(LogitLens, __doc__)

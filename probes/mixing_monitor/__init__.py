@@ -11,7 +11,7 @@ achievable), the log over the steps, and for several runs with different initial
 beyond the effect of decay alone (`mixing_monitor.measure`; SPEC §1.5), in modules whose mixing can change an output.
 """
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from streamscope.instruments.command import main_of
 from streamscope.instruments.contract import Instrument, instrument
@@ -32,6 +32,12 @@ class MixingMonitor(Instrument):
     )  # fmt: skip
     reads_text: ClassVar = False
     planted: ClassVar = "tests/probes/test_mixing_monitor.py::test_streams_mix_beyond_what_decay_alone_gives"
+
+    @staticmethod
+    def body() -> Any:
+        from streamscope.probes.mixing_monitor import measure
+
+        return measure
 
 
 main = main_of(MixingMonitor, __doc__)

@@ -14,7 +14,7 @@ Suites of several categories or relations also have rows of each. The best head 
 its pairs and scored on the other.
 """
 
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from streamscope.cli.bounds import NotNegative
 from streamscope.cli.errors import InputError
@@ -64,6 +64,12 @@ class Pds(Probe):
     def check_sources(self) -> None:
         if self.reference is not None:
             run_folder(self.reference)
+
+    @staticmethod
+    def body() -> Any:
+        from streamscope.probes.pds import measure
+
+        return measure
 
 
 main = main_of(Pds, __doc__)

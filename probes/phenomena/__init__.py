@@ -44,7 +44,7 @@ tokens, a phenomenon stays present.
 """
 
 from collections.abc import Mapping
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import Ge
 
@@ -116,6 +116,12 @@ class Phenomena(Instrument):
     def unread(self, data: Mapping[type[Data], Data]) -> dict[type[Data], str]:
         readers = {"loss", "attention", "repeats", "depth", *PERIODS} & {*self.only}
         return {} if readers else {Documents: "nothing in --only reads documents"}
+
+    @staticmethod
+    def body() -> Any:
+        from streamscope.probes.phenomena import measure
+
+        return measure
 
 
 main = main_of(Phenomena, __doc__)

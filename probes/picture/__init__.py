@@ -13,7 +13,7 @@ observation without an interval; `probes.heads` and `probes.coreference` give in
 """
 
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from streamscope.cli.bounds import Names
 from streamscope.cli.errors import InputError, unknown
@@ -58,6 +58,12 @@ class Picture(Instrument):
 
     def with_resolved_heads(self, data: Opened) -> "Picture":
         raise InputError("--control: one prompt is one observation; to compare two models, name both as runs")
+
+    @staticmethod
+    def body() -> Any:
+        from streamscope.probes.picture import measure
+
+        return measure
 
 
 main = main_of(Picture, __doc__)

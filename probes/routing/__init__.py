@@ -20,7 +20,7 @@ the layer's. Growth is the slope over layers of the largest |W_ij|, with a t int
 other seeds may differ by more.
 """
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from streamscope.cli.bounds import Count, Seed
 from streamscope.instruments.command import main_of
@@ -44,6 +44,12 @@ class Routing(Instrument):
     )  # fmt: skip
     reads_text: ClassVar = False
     planted: ClassVar = "tests/probes/test_routing.py::test_a_star_has_one_hub"
+
+    @staticmethod
+    def body() -> Any:
+        from streamscope.probes.routing import measure
+
+        return measure
 
 
 main = main_of(Routing, __doc__)

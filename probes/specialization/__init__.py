@@ -17,7 +17,7 @@ In a causal model the first row of every pattern is 1 on itself, so HSS stays be
 another key reach at most 1 − 1/T. HSS and entropy depend on T, so compare models at one length.
 """
 
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from annotated_types import Ge
 
@@ -44,6 +44,12 @@ class Specialization(Instrument):
     )  # fmt: skip
     quick: ClassVar = {"length": 16, "samples": 4}
     planted: ClassVar = "tests/probes/test_specialization.py::test_hss_and_entropy_of_planted_heads"
+
+    @staticmethod
+    def body() -> Any:
+        from streamscope.probes.specialization import measure
+
+        return measure
 
 
 main = main_of(Specialization, __doc__)

@@ -14,7 +14,7 @@ Suites of several categories or relations also have rows of each. The best head 
 its prompts and scored on the other.
 """
 
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from streamscope.instruments.command import main_of
 from streamscope.instruments.contract import instrument
@@ -37,6 +37,12 @@ class Sps(Probe):
         Intervals("best", "best", label="category", ranked=False, title="SPS of each category's best head, held out"),
     )  # fmt: skip
     planted: ClassVar = "tests/probes/test_sps.py::test_planted_heads"
+
+    @staticmethod
+    def body() -> Any:
+        from streamscope.probes.sps import measure
+
+        return measure
 
 
 main = main_of(Sps, __doc__)

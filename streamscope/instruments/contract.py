@@ -9,7 +9,7 @@
         heads: tuple[str, ...] = ("all",)
         \"\"\"Heads: L5.H4, L4.*, …\"\"\"
 
-You write two methods or, in the module `measure` of an instrument that is a package, two functions:
+You write two functions in a module that the method `body` imports or, for an instrument of one file, two methods:
 
     observe(self, model, data, progress) -> InstrumentData    cells × units, and the contrasts wanted
     tables(self, seen, estimates) -> {name: Table}            the estimates as tables
@@ -27,10 +27,9 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, astuple, dataclass, field, fields, is_dataclass
 from functools import partial
-from importlib import import_module
-from importlib.util import find_spec
 from operator import attrgetter
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from streamscope.cli.errors import InputError
@@ -86,7 +85,8 @@ class Instrument(ValidatedOptions):
 
     A subclass with `@instrument(name, data…)` has its options as fields, each with a type, a default and a docstring,
     numbers with their bounds (`k: Annotated[int, Ge(1)] = 3`, or `Count` of `cli.bounds`). It overrides `observe` and
-    `tables`; a method that it does not override is the function of that name in the module that `body` returns.
+    `tables`, or `body`: a method that it does not override is the function of that name in the module that `body`
+    returns; only `observe` and `tables` must be there.
     """
 
     name: ClassVar[str] = ""
@@ -195,7 +195,7 @@ class Instrument(ValidatedOptions):
 
     def check(self, model: Any) -> None:
         """Raise `InputError` for a model that cannot be measured so; asked of run and control before all else."""
-        self._in_body("check", self, model, default=None)
+        self._in_body("check", self, model)
 
     def check_read(self, data: Iterable[Any]) -> None:
         """Raise `InputError` for what is given of data that these options leave unread (`unread`).
@@ -225,11 +225,11 @@ class Instrument(ValidatedOptions):
 
     def observe(self, model: Any, data: Opened, progress: Progress) -> InstrumentData:
         """What the model does on the data."""
-        return self._in_body("observe", self, model, data, progress)
+        return self.body().observe(self, model, data, progress)
 
     def tables(self, data: InstrumentData, estimates: "Mapping[str, Estimates]") -> "dict[str, Table]":
         """The estimates as tables."""
-        return self._in_body("tables", self, data, estimates)
+        return self.body().tables(self, data, estimates)
 
     @classmethod
     def relate(cls, whole: "Result") -> "dict[str, Table]":
@@ -242,21 +242,14 @@ class Instrument(ValidatedOptions):
         return cls._in_body("control_tables", run, control, default={})
 
     @classmethod
-    def _in_body(cls, name: str, *args: Any, **default: Any) -> Any:
-        if (function := getattr(cls.body(), name, None)) is not None:
-            return function(*args)
-        if not default:
-            has = "observe and tables, or body, which returns a module with both"
-            raise TypeError(f"an instrument needs the methods {has}")
-        return default["default"]
+    def _in_body(cls, name: str, *args: Any, default: Any = None) -> Any:
+        function = None if cls.body is Instrument.body else getattr(cls.body(), name, None)
+        return function(*args) if function else default
 
-    @classmethod
-    def body(cls) -> Any:
-        """The module `measure` of the instrument's package, or None; imported here: `--help` loads nothing heavy."""
-        for base in cls.__mro__:
-            home = f"{base.__module__}.measure"
-            if hasattr(sys.modules.get(base.__module__), "__path__") and find_spec(home):
-                return import_module(home)
+    @staticmethod
+    def body() -> ModuleType:
+        """The module with `observe` and `tables`, imported here so that `--help` loads nothing heavy."""
+        raise TypeError("an instrument needs the methods observe and tables, or body, which returns a module with both")
 
 
 def options_of(cls: type[Instrument]) -> list[tuple[str, Any, str]]:
