@@ -11,7 +11,6 @@
 Edits share their passes (`models.sweep`), and nothing holds [tokens, vocabulary] for more than a chunk of rows.
 """
 
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -24,11 +23,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from streamscope.cli.errors import InputError
-from streamscope.cli.provenance import peak_resident_bytes
 from streamscope.cli.terminal import counted
 from streamscope.instruments.observations import Measure, Observations
 from streamscope.instruments.open_data import OpenDocuments, task_block
-from streamscope.instruments.progress import keep_after, say, ticks
+from streamscope.instruments.progress import Forecast, keep_after, ticks
 from streamscope.models.hooks import Edits, Query, batches, edited_at, pad, run
 from streamscope.models.readout import divergences, log_probs_at, map_logits, token_losses
 from streamscope.models.sweep import chunk_tokens, pass_shares, passes, run_sweep
@@ -72,43 +70,6 @@ class Observed:
     def under(self, edit: int | None, readout: str = "all") -> np.ndarray:
         """Values [N] under an edit, by index; None is the baseline."""
         return self.values[0 if edit is None else edit + 1, self.readouts.index(readout)]
-
-
-FIRST_SECONDS, LONG_SECONDS = 2.0, 10.0
-"""A sweep is timed for `FIRST_SECONDS`. If it will take more than `LONG_SECONDS`, its duration is announced."""
-
-
-class Forecast:
-    """Says on stderr how long a sweep will take, once it has run for `FIRST_SECONDS`; a short one is not announced.
-    Call it with the number of the member that has finished a batch, and the padded tokens of the batch."""
-
-    def __init__(self, progress: Progress, model: Any, sweep: Sequence[Edits], tokens: int, cases: str) -> None:
-        self.shares = pass_shares(model, sweep)
-        self.progress, self.all, self.spent, self.printed = progress, self.shares.sum() * tokens, 0.0, False
-        self.what, self.start = f"{counted(len(sweep) - 1, 'edit')} on {cases}", time.monotonic()
-
-    def __call__(self, member: int, tokens: int) -> None:
-        self.spent += self.shares[member] * tokens
-        seconds = time.monotonic() - self.start
-        if self.printed or seconds < FIRST_SECONDS:
-            return
-        self.printed, total = True, seconds * self.all / self.spent
-        if total > LONG_SECONDS:
-            say(self.progress, f"about {duration(total)} for {self.what}; {peak_gigabytes():.1f} GB of memory so far")
-
-
-def duration(seconds: float) -> str:
-    """ "40 s", "4 min" or "1.5 h"."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
-
-
-def peak_gigabytes() -> float:
-    """Largest memory of the process so far, in GB; if a GPU is in use, its memory."""
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
-        return torch.cuda.max_memory_allocated() / 1e9
-    return peak_resident_bytes() / 1e9
 
 
 Variant = Edits | StreamTransformer | Callable[[], StreamTransformer]
@@ -181,7 +142,7 @@ def document_losses(
     finish = ticks(progress, len(batches) * (1 + len(variants)))
     padded = sum([tokens.numel() for _, tokens, _ in batches])
     cases = "windows" if shards.window.any() else "documents"
-    forecast = Forecast(progress, model, sweep, padded, f"{n:,} {cases}")
+    forecast = Forecast(progress, pass_shares(model, sweep), padded, f"{n:,} {cases}")
     n_measured = 0
     try:
         for index, tokens, targets in batches:
@@ -272,7 +233,7 @@ def answer_log_probs(
         prompts = list(batches([len(t) for t in query.tokens], BATCH_TOKENS))
         tick = ticks(progress, len(members) * len(prompts))
         size = sum(len(rows) * max(len(query.tokens[i]) for i in rows) for rows in prompts)
-        forecast = Forecast(progress, model, members, size, f"{counted(len(targets), 'case', ',')}")
+        forecast = Forecast(progress, pass_shares(model, members), size, f"{counted(len(targets), 'case', ',')}")
         for rows in prompts:
             batch, streams = pad([list(query.tokens[i]) for i in rows]).to(model.cfg.device), []
             at = torch.as_tensor([[positions[i]] for i in rows])
@@ -343,7 +304,7 @@ def observe_prompts(
         queries = [Query(tokens=queries[0].tokens, **fields)]
     members: list[Edits] = [{}, *sweep]
     n_tokens = sum(len(ids) for query in queries for ids in query.tokens)
-    forecast = Forecast(progress, model, members, n_tokens, counted(len(queries[0].tokens), "prompt", ","))
+    forecast = Forecast(progress, pass_shares(model, members), n_tokens, counted(len(queries[0].tokens), "prompt", ","))
     sweeps = [run_sweep(model, query, members, report=forecast) for query in queries]
     values: dict[str, list[np.ndarray]] = {measure: [] for measure in measures}
     tables: dict[str, pd.DataFrame] = {}

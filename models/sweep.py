@@ -20,16 +20,17 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.utils._pytree
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from streamscope.cli.errors import InputError
 from streamscope.models import hooks
-from streamscope.models.hooks import Captures, Edits, Query, edit, row_of
+from streamscope.models.hooks import Captures, Edits, Query, edit
 from streamscope.models.hooks.points import any_hooks
 from streamscope.models.layers.attention import pick
 from streamscope.models.layers.head import unembed
-from streamscope.models.layers.residual import State, map_state
+from streamscope.models.layers.residual import State
 from streamscope.models.transformer import StreamTransformer
 
 TOKENS_AT_ONCE, ELSEWHERE = 4096, 2**17
@@ -52,12 +53,20 @@ Start = tuple[int, bool]
 
 
 @cache
+def place_of(name: str) -> tuple[int | None, int | None]:
+    """The layer of a hook, None outside the blocks; and its row in the table, None where it is not listed."""
+    parts = name.split(".")
+    inside = parts[0] == "blocks" and len(parts) > 2 and parts[1].isdigit()
+    return int(parts[1]) if inside else None, _ROWS.get(".".join(("blocks.L", *parts[2:])) if inside else name)
+
+
+@cache
 def start_of(name: str, n_layers: int) -> Start:
     """The start of an edit of one hook; of a hook that the table does not list, its layer or the embedding."""
-    parts = name.split(".")
-    if parts[0] == "blocks" and len(parts) > 2 and parts[1].isdigit():
-        return int(parts[1]), _ROWS.get(".".join(("blocks.L", *parts[2:])), 0) >= _Z
-    return (n_layers if _ROWS.get(name, 0) >= _FINAL else EMBED), False
+    layer, row = place_of(name)
+    if layer is not None:
+        return layer, (row or 0) >= _Z
+    return (n_layers if (row or 0) >= _FINAL else EMBED), False
 
 
 def starts_of(model: Any, sweep: Sequence[Edits]) -> list[Start]:
@@ -85,6 +94,11 @@ def pass_shares(model: Any, sweep: Sequence[Edits]) -> Float[np.ndarray, " edits
     layer, from_z = np.array(starts_of(model, sweep)).T
     first = np.where(layer > n, 0, layer + from_z / 4).clip(0, n)
     return ((1 - first / n) * blocks + model.head.numel()) / (blocks + model.head.numel())
+
+
+def map_state(fn: Callable[[Tensor], Tensor], state: State) -> State:
+    """Apply `fn` to every tensor of a state, for example `lambda x: x.repeat_interleave(8, dim=0)`."""
+    return torch.utils._pytree.tree_map_only(Tensor, fn, state)
 
 
 class Prefix:
@@ -119,7 +133,7 @@ class Prefix:
         n = model.config.n_layers
         self.starts = {name: start_of(name, n) for name in (hooks.match(model, names) if names else ())}
         shown = max(self.starts.values(), default=(EMBED, False))
-        self.wanted = (n, True) if streams or not all(map(row_of, self.starts)) else shown
+        self.wanted = (n, True) if streams or None in [place_of(name)[1] for name in self.starts] else shown
         """An edit that starts later changes nothing that is wanted."""
         self.last = self.wanted[0]
         """The last layer that runs, or n_layers: the final norm."""
@@ -150,32 +164,38 @@ class Prefix:
         captured = [dict(self.unedited[1]) for _ in members]
         finite = list[bool]()
         listeners = [(name, partial(self._capture, name, captured, finite)) for name in self.starts]
-        late = {name for name in names if row_of(name) is None or start_of(name, n)[0] >= n - 1}
+        late = {name for name in names if place_of(name)[1] is None or start_of(name, n)[0] >= n - 1}
         z_name = f"blocks.{n - 1}.attn.hook_z"
         short = self.short and late <= {z_name} and (bool(names) or n not in self.starting)
         whole_z = z_name in names or n - 1 in self.starting_at_z  # an edit sees every position
         at = None if self.at is None else self.at.repeat(copies, 1)
-        copy = partial(map_state, lambda x: x.repeat(copies, *[1] * (x.ndim - 1)) if copies > 1 else x)
+        tokens, state = self.tokens.repeat(copies, 1), self.states.get(layer)
+        if copies > 1:
+            state = map_state(lambda x: x.repeat(copies, *[1] * (x.ndim - 1)), state)
         with edit(self.model, edits, must_fire=self.streams), hooks.attached(self.model, listeners):
-            state = self.model.embed_tokens(copy(self.tokens)) if layer == EMBED else copy(self.states[layer])
+            if layer == EMBED:
+                state = self.model.embed_tokens(tokens)
             for i in range(max(layer, 0), min(self.last + 1, n)):
                 if i in self.starting:
                     self.states.setdefault(i, state)
                 z = self.z[i].repeat(copies, 1, 1, 1) if start == (i, True) else None
-                short_layer = short and i == n - 1
-                state = self._short_layer(state, z, whole_z, at) if short_layer else self._layer(i, state, z)
+                if short and i == n - 1:
+                    state = self._short_layer(state, z, whole_z, at)
+                elif z is not None or (i in self.starting_at_z and i not in self.z):
+                    state = self._layer(i, state, z)
+                else:
+                    state = self.blocks[i](state)
             if n in self.starting and not short:
                 self.states.setdefault(n, state)
             h = self._final(state, short, at) if self.last == n else None
         if not all(finite) or (h is not None and not hooks.is_finite(h)):
-            raise hooks.not_finite(self.model, copy(self.tokens), plan)
+            raise hooks.not_finite(self.model, tokens, plan)
         streams = [None] * copies if h is None or not self.streams else h.tensor_split(copies)
         return list(zip(streams, captured, strict=True))
 
     def _layer(self, layer: int, state: State, z: Tensor | None) -> State:
+        """A layer that an edit changes from z on, or whose z is kept for such edits."""
         block = self.blocks[layer]
-        if z is None and (layer in self.z or layer not in self.starting_at_z):
-            return block(state)
 
         def attend(x: Tensor, x_v: Tensor) -> Tensor:
             heads = block.heads(x, x_v) if z is None else z

@@ -27,12 +27,13 @@ from streamscope.cli.terminal import counted
 from streamscope.instruments.contract import InstrumentData, Progress, say, title_of
 from streamscope.instruments.data import Documents, Opened, Prompts
 from streamscope.instruments.observations import Contrast, Estimates, Observations, effect_contrasts
+from streamscope.instruments.progress import duration
 from streamscope.instruments.result import Result
 from streamscope.instruments.table import Table, counts, key, number, quantity
 from streamscope.interventions import controls
 from streamscope.interventions.ablate import Ablate
 from streamscope.interventions.edits import document_rows, mean_outputs, replace_heads, resample_heads, scale_heads
-from streamscope.interventions.observe import MEASURES, NATS, PERCENT, document_losses, duration, observe_prompts
+from streamscope.interventions.observe import MEASURES, NATS, PERCENT, document_losses, observe_prompts
 from streamscope.models.head_spec import Head, every_head, parse_heads, score_names
 from streamscope.models.hooks import Edits
 from streamscope.models.sweep import pass_shares

@@ -17,6 +17,7 @@ from streamscope.instruments.contract import InstrumentData, Progress, say, titl
 from streamscope.instruments.data import Opened, Prompts
 from streamscope.instruments.observations import ONE_UNIT, SAME, Contrast, Estimates, Measure, Observations, Reasons
 from streamscope.instruments.open_data import open_data
+from streamscope.instruments.progress import LONG_SECONDS, duration, peak_gigabytes
 from streamscope.instruments.result import Result
 from streamscope.instruments.stats.estimators import BOOTSTRAP_CLUSTERS, read_clusters
 from streamscope.instruments.stats.held_out import sides_of, unit_of
@@ -26,7 +27,6 @@ from streamscope.interventions.circuits.graph import Graph, check_model, graph_o
 from streamscope.interventions.circuits.metrics import Batch, batches_of
 from streamscope.interventions.circuits.scores import MEMORY, score_edges
 from streamscope.interventions.circuits.worth import SHARES, Ranking
-from streamscope.interventions.observe import LONG_SECONDS, duration, peak_gigabytes
 from streamscope.interventions.patch.pairs import Pairs, PatchPair, choose_pairs, make_pairs, units_of
 from streamscope.models.config import DualStream, Hyper
 

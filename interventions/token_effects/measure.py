@@ -36,7 +36,7 @@ from streamscope.instruments.contract import InstrumentData, Progress, checkpoin
 from streamscope.instruments.data import Opened, Tokens, check_tokenizer
 from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations, each, joined
 from streamscope.instruments.open_data import WINDOW, Document
-from streamscope.instruments.progress import ticks
+from streamscope.instruments.progress import Forecast, ticks
 from streamscope.instruments.table import (
     LongTable,
     Table,
@@ -49,13 +49,13 @@ from streamscope.instruments.table import (
     read_parquet,
 )
 from streamscope.interventions.edits import scale_heads
-from streamscope.interventions.observe import NATS, Forecast, chunk_log_probs
+from streamscope.interventions.observe import NATS, chunk_log_probs
 from streamscope.interventions.selection import Group, HeadFinder
 from streamscope.interventions.token_effects import TokenEffects
 from streamscope.models.head_spec import Head
 from streamscope.models.hooks import Edits, batches, pad
 from streamscope.models.readout import map_logits
-from streamscope.models.sweep import passes
+from streamscope.models.sweep import pass_shares, passes
 
 AT_ONCE = 128
 """Documents in memory at a time; one row group of the file."""
@@ -369,7 +369,7 @@ def _tables(
     sweep = [scale_heads(group.heads, scale) for group in groups]
     n = sum(len(document.positions) for document in chosen)
     tick = ticks(progress, n * (1 + len(sweep)))
-    forecast = Forecast(progress, model, [{}, *sweep], n, f"{counted(len(chosen), 'document', ',')}")
+    forecast = Forecast(progress, pass_shares(model, [{}, *sweep]), n, f"{counted(len(chosen), 'document', ',')}")
 
     def done(member: int, n: int) -> None:
         tick(n)

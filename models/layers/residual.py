@@ -6,7 +6,7 @@ write:
 
 Every layer is a `Block`: the first makes the state, each makes the two calls on the right (DST Algorithm 1), the last
 reads it. Its branches `attn(x, x_v)` and `mlp(x)` are norm, module, dropout and hooks. States are tensors or tuples of
-tensors, so they can be cached, repeated along the batch (`map_state`) and passed to `model.segment`.
+tensors, so they can be cached, repeated along the batch and passed to `model.segment`.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
-import torch.utils._pytree
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
@@ -30,12 +29,6 @@ AttentionBranch = Callable[[Tensor, Tensor], Tensor]
 MlpBranch = Callable[[Tensor], Tensor]
 State = Any
 """The state between layers: a tensor [B, T, D], or a named tuple of tensors."""
-
-
-def map_state(fn: Callable[[Tensor], Tensor], state: State) -> State:
-    """Apply `fn` to every tensor of a state, for example `lambda x: x.repeat_interleave(8, dim=0)`."""
-    return torch.utils._pytree.tree_map_only(Tensor, fn, state)
-
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu, "gelu_tanh": partial(F.gelu, approximate="tanh"), "silu": F.silu, "relu": F.relu,

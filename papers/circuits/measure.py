@@ -21,7 +21,7 @@ from streamscope.cli.locks import locked
 from streamscope.cli.provenance import commit, provenance
 from streamscope.instruments.contract import checkpoint_of
 from streamscope.instruments.observations import Contrast, Measure, Observations, estimate
-from streamscope.instruments.progress import progress_bar, signs_of_life
+from streamscope.instruments.progress import duration, peak_gigabytes, progress_bar, signs_of_life
 from streamscope.instruments.prompts.counterfactual import SUITES
 from streamscope.instruments.result import Result
 from streamscope.instruments.stats.estimators import holm, read_clusters
@@ -29,7 +29,6 @@ from streamscope.instruments.table import check_own, note, read_parquet, write_t
 from streamscope.interventions.circuits import Circuits, worth
 from streamscope.interventions.circuits.graph import graph_of
 from streamscope.interventions.circuits.measure import RESOLUTION, batches_for, seconds_of, task_pairs
-from streamscope.interventions.observe import duration, peak_gigabytes
 from streamscope.interventions.patch.pairs import units_of
 from streamscope.models.checkpoint import bundled, load_for_instruments
 from streamscope.papers.circuits import Options

@@ -13,7 +13,8 @@ from functools import partial
 from threading import Event, Thread
 from typing import Any
 
-from streamscope.cli.terminal import visible
+from streamscope.cli.provenance import peak_resident_bytes
+from streamscope.cli.terminal import counted, visible
 
 Progress = Callable[[Iterable], Iterable]
 DELAY, EVERY = 3.0, 1.0
@@ -55,6 +56,45 @@ def ticks(progress: Progress, total: int) -> Callable[[int], None]:
             next(bar, None)
 
     return done
+
+
+FIRST_SECONDS, LONG_SECONDS = 2.0, 10.0
+"""A sweep is timed for `FIRST_SECONDS`. If it will take more than `LONG_SECONDS`, its duration is announced."""
+
+
+class Forecast:
+    """Says on stderr how long a sweep will take, once it has run for `FIRST_SECONDS`; a short one is not announced.
+    Call it with the number of the member that has finished a batch, and the padded tokens of the batch."""
+
+    def __init__(self, progress: Progress, shares: Any, tokens: int, cases: str) -> None:
+        """`shares` [1 + edits]: what the pass of each member costs (`models.sweep.pass_shares`)."""
+        self.progress, self.shares, self.all, self.spent = progress, shares, shares.sum() * tokens, 0.0
+        self.what, self.start, self.printed = f"{counted(len(shares) - 1, 'edit')} on {cases}", time.monotonic(), False
+
+    def __call__(self, member: int, tokens: int) -> None:
+        self.spent += self.shares[member] * tokens
+        seconds = time.monotonic() - self.start
+        if self.printed or seconds < FIRST_SECONDS:
+            return
+        self.printed, total = True, seconds * self.all / self.spent
+        if total > LONG_SECONDS:
+            say(self.progress, f"about {duration(total)} for {self.what}; {peak_gigabytes():.1f} GB of memory so far")
+
+
+def duration(seconds: float) -> str:
+    """ "40 s", "4 min" or "1.5 h"."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def peak_gigabytes() -> float:
+    """Largest memory of the process so far, in GB; if a GPU is in use, its memory."""
+    import torch
+
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        return torch.cuda.max_memory_allocated() / 1e9
+    return peak_resident_bytes() / 1e9
 
 
 def keep_after(interrupt: KeyboardInterrupt, progress: Any, n: int, total: int, noun: str, *, least: int = 1) -> None:

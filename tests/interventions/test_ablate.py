@@ -14,6 +14,7 @@ import torch
 from scipy import stats
 
 from streamscope.cli.errors import InputError
+from streamscope.instruments import progress
 from streamscope.instruments.contract import numerics_of
 from streamscope.instruments.data import Documents
 from streamscope.instruments.figures import Matrix
@@ -185,7 +186,7 @@ def test_dtype_and_autocast_are_said() -> None:
 def clock(monkeypatch) -> list[float]:
     """Seconds, which pass when a test says so."""
     now = [0.0]
-    for module in (observe, ablate_measure):
+    for module in (progress, ablate_measure):
         monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now[0]))
     return now
 
@@ -201,10 +202,10 @@ def test_a_long_sweep_says_first_what_it_will_cost(measured, capsys, clock) -> N
     last = (blocks * 3 / 4 / model.config.n_layers + head) / (blocks + head)
     assert shares[0] == 1 and shares[-1] == pytest.approx(last)
     assert (np.diff(shares[1:].reshape(-1, n)) == 0).all() and (np.diff(shares[1::n]) < 0).all()
-    forecast = observe.Forecast(progress_bar("x"), model, [{}, *sweep], 100, "8 documents")
+    forecast = progress.Forecast(progress_bar("x"), shares, 100, "8 documents")
     clock[0] = 10.0
     forecast(0, 100)  # one unedited pass took 10 s
-    line = f"about {observe.duration(10 * shares.sum())} for {len(sweep)} edits on 8 documents; "
+    line = f"about {progress.duration(10 * shares.sum())} for {len(sweep)} edits on 8 documents; "
     assert line in (said := capsys.readouterr().err) and said.strip().endswith("GB of memory so far")
     forecast(1, 100)
     assert not capsys.readouterr().err, "once"
@@ -246,8 +247,8 @@ def test_an_interrupted_command_keeps_the_documents_that_it_measured(tmp_path, c
 
 @pytest.mark.slow  # that of `ablate` is quick
 def test_every_kind_of_sweep_is_announced(capsys, monkeypatch) -> None:
-    monkeypatch.setattr(observe, "FIRST_SECONDS", 0.0)
-    monkeypatch.setattr(observe, "LONG_SECONDS", 0.0)
+    monkeypatch.setattr(progress, "FIRST_SECONDS", 0.0)
+    monkeypatch.setattr(progress, "LONG_SECONDS", 0.0)
     lines = {
         "amplify": (["lfa", "--max-documents", "2", "--text", "", "--prompt", ""], "documents"),
         "suppress": (["lfa", "--k", "1", "--gates", "0", "--suite", "competing", "--draws", "1"], "prompts"),

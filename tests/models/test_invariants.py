@@ -14,8 +14,8 @@ from streamscope.models import config as c
 from streamscope.models.config.presets import PRESETS, preset
 from streamscope.models.config.serialization import from_dict, override, parse_mixing, to_dict
 from streamscope.models.hooks import capture, concrete_shape, expected_hooks
-from streamscope.models.layers.residual import map_state
 from streamscope.models.make import build
+from streamscope.models.sweep import map_state
 from streamscope.models.training.config import Training, with_recipe
 from streamscope.models.training.optim import make_optimizer, set_lr
 from streamscope.models.transformer import StreamTransformer
