@@ -22,7 +22,7 @@ from torch.nn.utils.rnn import pad_sequence
 from streamscope.cli.errors import InputError
 from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations, each
 from streamscope.instruments.prompts.alignment import Aligned, align_once
-from streamscope.instruments.prompts.suite import Prompt, Suite, units
+from streamscope.instruments.prompts.suite import Prompt, Suite
 from streamscope.instruments.stats.held_out import CHOSEN, LEAST, SIGNED, best_head_held_out, halves, unit_of
 from streamscope.instruments.table import Column, Table, key
 from streamscope.models.head_spec import Head
@@ -51,11 +51,12 @@ class RoleQuery(Query):
 def undecided(prompts: Sequence[Prompt]) -> set[str]:
     """Ids of the prompts whose text up to and including the query occurs again with another target: a causal model
     attends equally in all of them. Winograd and Winogender schemas have many."""
-    texts = [(p.text[: p.roles["query"][1]], p.roles["query"]) for p in prompts]
-    targets = defaultdict(set)
-    for text, p in zip(texts, prompts, strict=True):
+    targets, ids = defaultdict(set), defaultdict(set)
+    for p in prompts:
+        text = p.text[: p.roles["query"][1]], p.roles["query"]
         targets[text].add(p.roles.get("target"))
-    return {p.id for text, p in zip(texts, prompts, strict=True) if len(targets[text]) > 1}
+        ids[text].add(p.id)
+    return set().union(*[ids[text] for text, antecedents in targets.items() if len(antecedents) > 1])
 
 
 def role_query(
@@ -152,13 +153,6 @@ def moved_d(condition: np.ndarray, baseline: np.ndarray) -> np.ndarray:
     return (condition - baseline).mean(-1) / np.where(varies, spread, np.nan)
 
 
-def prompt_columns(aligned: Aligned) -> pd.DataFrame:
-    """A row per prompt; "" for what it has not."""
-    names = ["id", "pair", "category", "relation", "order"]
-    rows = [(p.id, p.pair, p.category, p.relation, p.order) for p in aligned.prompts]
-    return pd.DataFrame(rows, columns=names).fillna("").assign(cluster=units(aligned.prompts))
-
-
 @dataclass(frozen=True)
 class RoleTable:
     """Numbers of every head (head, layer, index) on every case, a prompt or a pair: `values` name -> [heads, cases]."""
@@ -170,12 +164,14 @@ class RoleTable:
     def frame(self) -> pd.DataFrame:
         """One row per case and head."""
         rows = self.cases.merge(self.heads, how="cross")
-        return rows.assign(**{name: x.T.reshape(-1) for name, x in self.values.items()})
+        for name, x in self.values.items():
+            rows[name] = x.T.reshape(-1)
+        return rows
 
     def block(self, measure: Measure, names: Sequence[str], unit: Sequence[str]) -> Observations:
         """Cells: every head for the first of the values `names`, for the next …; units: the cases, called `unit`."""
         cells = pd.DataFrame({"what": names}).merge(self.heads, how="cross")
-        total = np.concatenate([self.values[name] for name in names])
+        total = np.concatenate([*map(self.values.__getitem__, names)])
         units = self.cases.drop(columns="id").assign(unit=list(unit))
         return Observations(measure=measure, cells=cells, units=units, total=total, size=1.0)
 

@@ -431,7 +431,7 @@ class Query:
             if rows is not None and len(rows) != n:
                 raise InputError(f"{name} are given for {counted(len(rows), 'prompt')}, but there are {n} prompts")
             for i, (row, ids) in enumerate(zip(rows or (), self.tokens, strict=False)):
-                if any(not 0 <= p < len(ids) for p in row):
+                if not all([0 <= p < len(ids) for p in row]):
                     raise InputError(f"{name} {list(row)} of prompt {i} lie outside its {len(ids)} tokens")
 
 
@@ -470,7 +470,8 @@ def run(
         tokens = pad([list(query.tokens[i]) for i in rows]).to(model.cfg.device)
         with edit(model, edits or {}), capture(model, names) as captured:
             out = forward_at(model, tokens, [query.logits[i] for i in rows] if query.logits is not None else None)
-        if not all(is_finite(x, name) for name, x in (*captured.items(), *([("", out)] if out is not None else []))):
+        outputs = [*captured.items(), *([("", out)] if out is not None else [])]
+        if not all([is_finite(x, name) for name, x in outputs]):
             raise not_finite(model, tokens, resolve(model, edits or {}))
         for name in names:
             for i, x in zip(rows, crop(query, rows, name, captured[name]), strict=True):

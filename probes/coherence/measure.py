@@ -20,12 +20,12 @@ from streamscope.cli.errors import InputError
 from streamscope.instruments.contract import InstrumentData, title_of
 from streamscope.instruments.data import Opened, Prompts
 from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations, joined
-from streamscope.instruments.prompts.alignment import Aligned, align, align_once, none_left
+from streamscope.instruments.prompts.alignment import Aligned, align, align_once, none_left, prompt_table
 from streamscope.instruments.prompts.suite import Prompt, Suite
 from streamscope.instruments.table import Table, counts, described, number, quantity
 from streamscope.models.hooks import Captures, Edits, run
 from streamscope.probes.coherence import Coherence
-from streamscope.probes.roles import CATEGORY, Groups, RoleQuery, by_category, groups_of, prompt_columns
+from streamscope.probes.roles import CATEGORY, Groups, RoleQuery, by_category, groups_of
 
 RESOLUTION = 1e-5
 """Log-odds closer than this count as equal (rounding of float32 logits), in nats."""
@@ -97,7 +97,7 @@ def read(options: Coherence, captures: Captures, query: RoleQuery) -> pd.DataFra
     for row, continuation in zip(captures.logits, aligned.continuations, strict=True):
         assert continuation is not None
         log_p.append(row[0].double().log_softmax(-1)[[words[0] for words in continuation]].tolist())
-    table = prompt_columns(aligned).assign(
+    table = prompt_table(aligned.prompts).assign(
         coherent=[p.coherent for p in aligned.prompts], incoherent=[p.incoherent for p in aligned.prompts],
         **dict(zip(WORDS, np.transpose(log_p), strict=True)),
     )  # fmt: skip

@@ -11,7 +11,7 @@ import streamscope.probes.roles as roles
 from streamscope.instruments.contract import InstrumentData, title_of
 from streamscope.instruments.data import Opened, Prompts
 from streamscope.instruments.observations import NOWHERE, ONE_UNIT, Estimates, Measure, Observations, each, joined
-from streamscope.instruments.prompts.alignment import Aligned
+from streamscope.instruments.prompts.alignment import Aligned, prompt_table
 from streamscope.instruments.prompts.suite import Suite
 from streamscope.instruments.stats.held_out import RULES, held_out
 from streamscope.instruments.table import HEAD, Table, counts, described, key, number, quantity
@@ -63,7 +63,7 @@ def attention(options: Coreference, captures: Captures, query: RoleQuery) -> Rol
             row[list(span)] = True
         best, rival = (attended * is_target).max(-1), (attended * ~is_target).max(-1)
     values = dict(zip(("attention", "hit", "tie"), (target, *roles.exceeds(best, rival)), strict=True))
-    return RoleTable(heads, roles.prompt_columns(query.aligned).assign(**rules), values)
+    return RoleTable(heads, prompt_table(query.aligned.prompts).assign(**rules), values)
 
 
 def read(options: Coreference, captures: Captures, query: RoleQuery) -> pd.DataFrame:

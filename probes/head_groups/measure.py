@@ -12,7 +12,7 @@ from streamscope.cli.errors import InputError
 from streamscope.instruments.contract import InstrumentData, Progress, title_of
 from streamscope.instruments.data import Opened, Prompts
 from streamscope.instruments.observations import Estimates, Measure, estimate_all
-from streamscope.instruments.prompts.alignment import Aligned
+from streamscope.instruments.prompts.alignment import Aligned, prompt_table
 from streamscope.instruments.prompts.suite import Suite
 from streamscope.instruments.prompts.word_classes import CLASSES, token_classes
 from streamscope.instruments.stats.estimators import holm
@@ -45,7 +45,7 @@ def read(captures: Captures, query: RoleQuery, tokenizer: Any) -> RoleTable:
     for name in CLASSES:
         is_member = (classes == name).astype(float)
         values[name] = np.einsum("hpk,pk->hp", rows, is_member) - total * is_member.sum(1) / keys
-    return RoleTable(heads, roles.prompt_columns(query.aligned), values)
+    return RoleTable(heads, prompt_table(query.aligned.prompts), values)
 
 
 def _classes(query: RoleQuery, tokenizer: Any) -> np.ndarray:
@@ -145,7 +145,7 @@ def shuffled_scores(
         member = classes[:, of_tokens] == np.arange(len(CLASSES))[:, None, None]
         of_class = member @ flat.T - member.mean(-1)[..., None] * flat.sum(-1)  # [classes, draws, heads]
         scores.append(of_class.astype(np.float32).transpose(1, 2, 0))
-    choose = halves(roles.prompt_columns(query.aligned).assign(relation=""), options.split)[0] == 0
+    choose = halves(prompt_table(query.aligned.prompts).assign(relation=""), options.split)[0] == 0
     choosing, held_scores = (np.stack(scores)[choose == side] for side in (True, False))
     best = choosing.mean(0).argmax(-1)
     return np.take_along_axis(held_scores.mean(0), best[..., None], -1)[..., 0].astype(float)

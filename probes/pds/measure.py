@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,14 @@ from streamscope.cli.errors import InputError
 from streamscope.instruments.contract import InstrumentData, title_of
 from streamscope.instruments.data import Opened, Prompts
 from streamscope.instruments.observations import Estimates, Measure, Reasons
-from streamscope.instruments.prompts.alignment import Aligned, OpenPrompts, align_once, given_prompts, require_pairs
+from streamscope.instruments.prompts.alignment import (
+    Aligned,
+    OpenPrompts,
+    align_once,
+    given_prompts,
+    prompt_table,
+    require_pairs,
+)
 from streamscope.instruments.prompts.suite import Suite
 from streamscope.instruments.result import Result
 from streamscope.instruments.table import HEAD, Table, counts, key, number, quantity
@@ -41,7 +49,7 @@ def pairs(captures: Captures, query: RoleQuery) -> tuple[RoleTable, np.ndarray]:
     at_first, at_last = map(list, zip(*query.aligned.pairs(), strict=True))
     first, last = target[:, at_first], target[:, at_last]
     values = {"first": first, "last": last, "difference": last - first, "moved": np.abs(last - first)}
-    cases = roles.prompt_columns(query.aligned).iloc[at_first].drop(columns="order").reset_index(drop=True)
+    cases = prompt_table(query.aligned.prompts).iloc[at_first].drop(columns="order").reset_index(drop=True)
     return RoleTable(heads, cases, values), rows[..., 0].mean(1)
 
 
@@ -90,7 +98,7 @@ def tables(options: Pds, data: InstrumentData, estimates: Mapping[str, Estimates
     frame, missing = _heads(options, estimates["heads"])
     first, last, _ = np.split(data.blocks["heads"].total, len(CELLS))
     frame["d"] = roles.moved_d(last, first)
-    missing |= {(int(i), "d"): NO_SPREAD for i in np.flatnonzero(frame["d"].isna())}
+    missing |= dict.fromkeys(product(np.flatnonzero(frame["d"].isna()).tolist(), ["d"]), NO_SPREAD)
     threshold = data.about.get("threshold", FIXED if options.threshold is None else options.threshold)
     frame["threshold"] = mean_plus_sd(frame) if threshold == "own" else float(threshold)
     frame["over"] = frame["pds"] > frame["threshold"]

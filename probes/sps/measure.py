@@ -11,7 +11,7 @@ from streamscope.cli.errors import InputError
 from streamscope.instruments.contract import InstrumentData, title_of
 from streamscope.instruments.data import Opened, Prompts
 from streamscope.instruments.observations import Contrast, Estimates, Measure
-from streamscope.instruments.prompts.alignment import Aligned
+from streamscope.instruments.prompts.alignment import Aligned, prompt_table
 from streamscope.instruments.prompts.suite import Suite
 from streamscope.instruments.table import Table, counts, key, number, quantity
 from streamscope.models.hooks import Captures, run
@@ -38,7 +38,7 @@ def attention(captures: Captures, query: RoleQuery) -> RoleTable:
     longer = [len(spans["target"]) - len(spans["distractor"]) for spans in query.aligned.positions]
     even = np.broadcast_to(np.array(longer) / (np.array(query.aligned.queries) + 1), semantic.shape)
     values = {"semantic": semantic, "distractor": distractor, "sps": semantic - distractor, "even": even}
-    return RoleTable(heads, roles.prompt_columns(query.aligned), values)
+    return RoleTable(heads, prompt_table(query.aligned.prompts), values)
 
 
 def read(options: Sps, captures: Captures, query: RoleQuery) -> pd.DataFrame:

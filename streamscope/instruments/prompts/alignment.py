@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
@@ -64,13 +65,12 @@ class Aligned:
         return [roles["query"][-1] for roles in self.positions]
 
     def only(self, rows: Sequence[int]) -> "Aligned":
-        columns = {
-            name: [getattr(self, name)[i] for i in rows] for name in ("prompts", "tokens", "positions", "continuations")
-        }
-        ids = {prompt.id for prompt in columns["prompts"]}
+        lists = self.prompts, self.tokens, self.positions, self.continuations
+        prompts, tokens, positions, continuations = ([column[i] for i in rows] for column in lists)
+        ids = set(map(attrgetter("id"), prompts))
         unscored = [(name, reason) for name, reason in self.unscored if name in ids]
-        return Aligned(tuple(columns.pop("prompts")), **columns, filtered=self.filtered,
-                       dropped_pairs=self.dropped_pairs, unscored=unscored)  # fmt: skip
+        kept = {"tokens": tokens, "positions": positions, "continuations": continuations, "unscored": unscored}
+        return replace(self, prompts=tuple(prompts), **kept)
 
     def scoring(self) -> str:
         """For a title: how many prompts have no continuations to compare, and of how many only a first token counts."""
@@ -165,6 +165,13 @@ def align_once(prompts: Suite | Aligned, tokenizer: Any) -> Aligned:
     return prompts if isinstance(prompts, Aligned) else align(prompts, tokenizer)
 
 
+def prompt_table(prompts: Sequence[Prompt]) -> pd.DataFrame:
+    """A row per prompt: id, pair, category, relation, order, and its unit as cluster; "" for what it has not."""
+    rows = [(p.id, p.pair or "", p.category, p.relation or "", p.order or "") for p in prompts]
+    frame = pd.DataFrame(rows, columns=["id", "pair", "category", "relation", "order"])
+    return frame.assign(cluster=pd.Series(units(prompts), dtype=object))
+
+
 @dataclass(frozen=True)
 class OpenPrompts(Splittable):
     """A suite in one model's tokens; `suite` is None where the prompts were given in tokens already."""
@@ -192,10 +199,7 @@ class OpenPrompts(Splittable):
 
     def cases(self) -> pd.DataFrame:
         """Pair, cluster, category, relation and order of all prompts: halves are the same in every tokenizer."""
-        rows = [(p.id, p.pair or "", p.category, p.relation or "", p.order or "") for p in self.prompts]
-        frame = pd.DataFrame(rows, columns=["id", "pair", "category", "relation", "order"])
-        frame.insert(0, "cluster", pd.Series(units(self.prompts), dtype=object))
-        return frame
+        return prompt_table(self.prompts)
 
     def only(self, rows: Sequence[int]) -> "OpenPrompts":
         if self.suite is None:
@@ -212,7 +216,7 @@ class OpenPrompts(Splittable):
 
     @cached_property
     def _texts(self) -> dict[str, str]:
-        return {prompt.id: prompt.text for prompt in self.aligned.prompts}
+        return dict(map(attrgetter("id", "text"), self.aligned.prompts))
 
     def unit(self, *ids: str) -> str:
         """A name that only the same prompts have: the first id and a hash of the texts."""

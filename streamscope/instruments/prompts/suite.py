@@ -137,7 +137,7 @@ class Suite:
         (name, n), *_ = [*Counter([p.id for p in self.prompts]).most_common(1), ("", 0)]
         if n > 1:
             raise InputError(f"{self.source}: the id {name!r} occurs twice; make the ids unique")
-        if len({tuple(p.words or ()) for p in self.prompts}) > 1:
+        if len(Counter([tuple(p.words or ()) for p in self.prompts])) > 1:
             raise InputError(f"{self.source}: every prompt needs 'words' of the same kinds in the same order, or none")
         for name, orders in self.pairs.items():
             if sorted(orders) != ["target_first", "target_last"]:
@@ -179,7 +179,7 @@ def units(prompts: Sequence[Prompt]) -> list[Unit]:
 def population(prompts: Sequence[Prompt]) -> str:
     """For what an interval over these prompts holds: new words, or where they share none, new texts like these."""
     unit_labels = units(prompts)
-    names = next((list(p.words) for p in prompts if p.words), [])
+    names = list(prompts[0].words or ())  # the prompts of a suite have words of the same kinds, or none
     if not names:
         return f"95 % for new texts, {len(set(unit_labels))} independent"
     counts = [len(set(labels)) for labels in zip(*unit_labels, strict=True)]
