@@ -210,7 +210,7 @@ class StreamTransformer(LensMixin, Decoder, CleanCopies, HookedRootModule):
     def layer_norm(self, layer: int) -> Norm:
         """The norm of a layer's readout: the final norm unless `readout.layer_norms` is own."""
         has_own = layer < len(self.layer_norms)
-        return self.layer_norms[layer] if has_own else self.ln_final
+        return self.layer_norms[layer] if has_own else self.ln_final  # type: ignore[return-value]
 
     @torch.no_grad()
     def layer_logits(

@@ -65,12 +65,13 @@ class Aligned:
         return [roles["query"][-1] for roles in self.positions]
 
     def only(self, rows: Sequence[int]) -> "Aligned":
-        lists = self.prompts, self.tokens, self.positions, self.continuations
-        prompts, tokens, positions, continuations = ([column[i] for i in rows] for column in lists)
+        prompts = [self.prompts[i] for i in rows]
         ids = set(map(attrgetter("id"), prompts))
-        unscored = [(name, reason) for name, reason in self.unscored if name in ids]
-        kept = {"tokens": tokens, "positions": positions, "continuations": continuations, "unscored": unscored}
-        return replace(self, prompts=tuple(prompts), **kept)
+        return replace(
+            self, prompts=tuple(prompts), tokens=[self.tokens[i] for i in rows],
+            positions=[self.positions[i] for i in rows], continuations=[self.continuations[i] for i in rows],
+            unscored=[(name, reason) for name, reason in self.unscored if name in ids],
+        )  # fmt: skip
 
     def scoring(self) -> str:
         """For a title: how many prompts have no continuations to compare, and of how many only a first token counts."""
