@@ -126,7 +126,7 @@ def test_the_interval_of_a_skewed_share_by_hand() -> None:
     m, half = y.sum() / n.sum(), plain["high"] - plain["value"]
     ends = hall(m, naive(y, n, {0: 1.0}, [(i,) for i in range(12)])[1], half, (y - m * n)[0])
     assert [row["low"], row["high"]] == pytest.approx(ends) and m - ends[0] < half < ends[1] - m
-    for few in (block(y[:, :4], n[:, :4]), block(y[:, :7], 4.0)):
+    for few in (block(y[:, :4], n[:, :4]), block(y[:, 4:11], 4.0)):
         far, plain = (estimate(x, level).frame.iloc[0] for x in (replace(few, measure=seen.measure), few))
         m, half = plain["value"], plain["high"] - plain["value"]
         high = 1 / (1 + np.exp(-(np.log(m / (1 - m)) + half / m / (1 - m))))
@@ -149,8 +149,8 @@ def test_contrasts_estimated_together_are_those_estimated_alone(monkeypatch: pyt
     y[2, 5:] = y[3, :4] = np.nan
     sets = ({1: 1.0}, {0: 1.0}, {2: 1.0}, {0: 1.0, 1: -1.0}, {0: 0.5, 3: 0.5}, {2: 1.0, 3: -1.0}, {0: 1.0, 2: 1.0})
     wanted = [Contrast(quantity="q", weights=w, own_units=o, family=f"{o} {w}") for o in (False, True) for w in sets]
-    for measure in (replace(NATS, kind="share"), replace(NATS, limits=(0.0, 1.0))):
-        seen = block(y, clusters=[(f"a{i // 2}", f"b{i % 8}") for i in range(24)], measure=measure)
+    for n, measure in ((1.0, replace(NATS, kind="share")), (1.0 + np.arange(24), replace(NATS, limits=(0.0, 1.0)))):
+        seen = block(y, n, [(f"a{i // 2}", f"b{i % 8}") for i in range(24)], measure)
         alone = [estimate(seen, [c]) for c in wanted]
         reasons = {(i, name): why for i, one in enumerate(alone) for (_, name), why in one.reasons.items()}
         for most in (10**6, 50):
