@@ -33,6 +33,7 @@ from streamscope.instruments.stats.estimators import (
     inside,
     read_clusters,
     statistic_interval,
+    wilson,
 )
 from tests.instruments.estimates import NATS, block
 
@@ -84,13 +85,18 @@ def test_two_cells_on_the_same_units_are_the_paired_test() -> None:
     assert [one["value"], one["low"], one["high"]] == pytest.approx([(y[0] - y[1]).mean(), *ends], abs=1e-12)
 
 
-def test_factor_and_shift_are_a_percentage_of_a_ratio() -> None:
+def test_factor_and_shift_are_a_percentage_of_a_ratio_and_inflation_its_variance() -> None:
     y = np.array([[3.0, 5.0, 8.0, 4.0]])
     percent = replace(NATS, factor=100.0, shift=-100.0)
-    one = estimate(replace(block(y, 4.0), measure=percent), [Contrast(quantity="q", weights={0: 1.0})]).frame.iloc[0]
+    level = [Contrast(quantity="q", weights={0: 1.0})]
+    one = estimate(replace(block(y, 4.0), measure=percent), level).frame.iloc[0]
     assert one["value"] == pytest.approx(100 * 20 / 16 - 100)
-    raw = estimate(block(y, 4.0), [Contrast(quantity="q", weights={0: 1.0})]).frame.iloc[0]
+    raw = estimate(block(y, 4.0), level).frame.iloc[0]
     assert one["high"] - one["low"] == pytest.approx(100 * (raw["high"] - raw["low"]))
+    wide = estimate(block(y, 4.0, measure=replace(NATS, inflation=4.0)), level).frame.iloc[0]
+    assert wide["high"] - wide["low"] == pytest.approx(2 * (raw["high"] - raw["low"])), "four times the variance"
+    hits = estimate(block(y > 4, measure=replace(NATS, kind="share", inflation=4.0)), level).frame.iloc[0]
+    assert (hits["low"], hits["high"]) == pytest.approx(wilson(y[0] > 4, read_clusters(None, 4), 4.0))
 
 
 def test_intervals_stay_inside_the_limits_of_the_measure_and_those_of_differences_inside_theirs() -> None:
@@ -145,19 +151,20 @@ def test_the_interval_of_a_skewed_share_by_hand() -> None:
 
 def test_contrasts_estimated_together_are_those_estimated_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of cells in few units and in all, over own units or shared ones; at once and in pieces."""
-    y = np.random.default_rng(12).integers(0, 2, (4, 24)).astype(float)
+    y, n = np.random.default_rng(12).integers(0, 2, (4, 24)).astype(float), 1.0 + np.arange(96).reshape(4, 24)
     y[2, 5:] = y[3, :4] = np.nan
-    sets = ({1: 1.0}, {0: 1.0}, {2: 1.0}, {0: 1.0, 1: -1.0}, {0: 0.5, 3: 0.5}, {2: 1.0, 3: -1.0}, {0: 1.0, 2: 1.0})
-    wanted = [Contrast(quantity="q", weights=w, own_units=o, family=f"{o} {w}") for o in (False, True) for w in sets]
-    for n, measure in ((1.0, replace(NATS, kind="share")), (1.0 + np.arange(24), replace(NATS, limits=(0.0, 1.0)))):
-        seen = block(y, n, [(f"a{i // 2}", f"b{i % 8}") for i in range(24)], measure)
+    sets = ({2: 1.0}, {1: 1.0}, {0: -1.0}, {0: 1.0, 1: -1.0}, {0: 0.5, 3: 0.5}, {2: 1.0, 3: -1.0}, {0: 1.0, 2: 1.0})
+    wanted = [Contrast(quantity="q", weights=w, own_units=o, family=f"{o} {w}") for o in (True, False) for w in sets]
+    for sizes, measure in ((1.0, replace(NATS, kind="share")), (n, replace(NATS, limits=(0.0, 1.0)))):
+        seen = block(y, sizes, [(f"a{i // 2}", f"b{i % 8}") for i in range(24)], measure)
         alone = [estimate(seen, [c]) for c in wanted]
         reasons = {(i, name): why for i, one in enumerate(alone) for (_, name), why in one.reasons.items()}
         for most in (10**6, 50):
             monkeypatch.setattr(observations, "MOST_NUMBERS", most)
             found = estimate(seen, wanted)
             pd.testing.assert_frame_equal(found.frame, pd.concat([one.frame for one in alone], ignore_index=True))
-            assert found.reasons == reasons
+            assert found.reasons == reasons and found.frame["clusters"][0] == 3, "five units in three a and five b"
+            assert np.diff(found.frame[["low", "value", "high"]].dropna()).min() >= 0
 
 
 @pytest.mark.parametrize(("limits", "value"), [((0.0, 1.0), 0.02), ((0.0, np.inf), 0.3), ((-np.inf, 1.0), 0.9),
@@ -184,10 +191,11 @@ def test_a_unit_that_is_not_in_a_cell_is_left_out_and_counted() -> None:
 
 
 def test_no_interval_without_difference_and_says_why() -> None:
-    y = np.stack([np.full(6, 2.0) + 1e-7 * np.arange(6), np.zeros(6)])
-    found = estimate(block(y), [Contrast(quantity="q", weights={0: 1.0, 1: -1.0})])
-    assert found.frame[["low", "high", "p", "p_holm"]].isna().all(axis=None)
-    assert set(found.reasons.values()) == {"the same in every independent case"}
+    for level, step in ((2.0, 1e-7), (1e12, 2e-4)):  # below the resolution, and what rounding does to large numbers
+        y = np.stack([np.full(6, level) + step * np.arange(6), np.zeros(6)])
+        found = estimate(block(y), [Contrast(quantity="q", weights={0: 1.0, 1: -1.0})])
+        assert found.frame[["low", "high", "p", "p_holm"]].isna().all(axis=None)
+        assert set(found.reasons.values()) == {"the same in every independent case"}
     rows = [Contrast(quantity="q", weights={0: 1.0})]
     alone = estimate(block(y, clusters=["a"] * 6), rows)
     assert set(alone.reasons.values()) == {"one independent case"} and np.isfinite(alone.frame["value"][0])

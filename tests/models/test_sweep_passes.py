@@ -291,6 +291,10 @@ def test_a_hook_outside_the_table_acts_wherever_it_fires() -> None:
     sweep: list[Edits] = [{}, {"blocks.2.mlp.hook_more": mixed}, {"hook_more": mixed}, SINGLES[0], SINGLES[11]]
     for at in (None, AT):
         assert_same(model, sweep, at=at)
+    _, (_, shown) = passes(model, TOKENS, [{}, SINGLES[0]], names=["hook_more"], streams=False)
+    with torch.no_grad(), edit(model, SINGLES[0]), capture(model, "hook_more") as expected:
+        model(TOKENS)
+    torch.testing.assert_close(shown, dict(expected))
 
 
 @pytest.mark.parametrize("name", ["hook_embed", "blocks.1.hook_mlp_out", "blocks.2.attn.hook_q", "ln_final.hook_scale"])
