@@ -196,6 +196,8 @@ def test_no_interval_without_difference_and_says_why() -> None:
         found = estimate(block(y), [Contrast(quantity="q", weights={0: 1.0, 1: -1.0})])
         assert found.frame[["low", "high", "p", "p_holm"]].isna().all(axis=None)
         assert set(found.reasons.values()) == {"the same in every independent case"}
+    drawn = Contrast(quantity="q", weights={1: 1 / 3, 2: 1 / 3, 3: 1 / 3, 0: -1.0})
+    assert estimate(block(np.full((4, 8), 0.7)), [drawn]).frame["value"][0] == 0, "summed in the order of its weights"
     rows = [Contrast(quantity="q", weights={0: 1.0})]
     alone = estimate(block(y, clusters=["a"] * 6), rows)
     assert set(alone.reasons.values()) == {"one independent case"} and np.isfinite(alone.frame["value"][0])
