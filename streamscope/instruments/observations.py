@@ -370,7 +370,8 @@ def _weights(
         starts.append(len(data))
     cells, columns = np.unique(np.array(on_cells, int), return_inverse=True)
     weights = csr_array((np.array(data, float), columns, starts), shape=(len(contrasts), len(cells)))
-    above, below = weights.maximum(0).sum(1), weights.minimum(0).sum(1)
+    sorted_weights = weights.copy()  # `maximum` sorts what it is called on; sums are in the order of a contrast
+    above, below = sorted_weights.maximum(0).sum(1), sorted_weights.minimum(0).sum(1)
     low_high = np.array(ends)[:, None]
     with np.errstate(invalid="ignore"):  # no weights on an end that is infinite
         reach = np.where(above > 0, above * low_high, 0.0) + np.where(below < 0, below * low_high[::-1], 0.0)

@@ -59,10 +59,7 @@ def test_depth_ranges_are_the_papers_for_six_layers() -> None:
     assert depth_ranges(np.arange(3), 2).tolist() == [0, 1, 2]
     assert depth_ranges(np.arange(13), 12).tolist() == [0] * 4 + [1] * 6 + [2] * 3
     assert depth_ranges(np.arange(4), 3).tolist() == [0, 1, 1, 2], "three layers: 2 is middle where a late k* is 3"
-
-
-def test_the_last_layer_is_late_also_where_k_star_is_strict() -> None:
-    for layers in range(1, 13):
+    for layers in range(1, 13):  # the last layer is late also where k* is strict
         *others, last = depth_ranges(np.arange(layers), layers, "strict").tolist()
         assert [*others, last] == [*depth_ranges(np.arange(layers), layers).tolist()[:-1], 2]
 

@@ -353,18 +353,22 @@ def test_a_backward_hook_alone_is_heard_and_goes_again(name: str) -> None:
     assert len(seen) == 1 and seen[0].abs().sum() > 0
     model.reset_hooks()
     assert not any_hooks(model)
+    model.blocks[0].register_full_backward_pre_hook(lambda module, gradient: None)
+    assert any_hooks(model), "one before the gradient too"
 
 
-def test_a_hook_before_a_reader_gets_a_copy_too() -> None:
-    """torch's pre-hook, in place at the input of Q and K: the stream of a model without edits of it stays."""
+@pytest.mark.parametrize("register", ["register_forward_pre_hook", "register_forward_hook"])
+@torch.no_grad()
+def test_a_hook_of_torch_at_a_reader_gets_a_copy(register: str) -> None:
+    """In place at the input of the FFN: the stream of a model without edits of it stays."""
     model, name = build("std-t", "tiny", init_std=0.2).eval(), "blocks.0.hook_mlp_in"
 
-    def wipe(module: torch.nn.Module, inputs: tuple[torch.Tensor]) -> None:
-        inputs[0].zero_()
+    def wipe(module: torch.nn.Module, *given: Any) -> None:
+        (given[-1] if len(given) == 2 else given[0][0]).zero_()
 
     with edit(model, {name: lambda x, hook: x * 0}):
         expected = model(TOKENS)
-    handle = model.hook_dict[name].register_forward_pre_hook(wipe)
+    handle = getattr(model.hook_dict[name], register)(wipe)
     assert torch.equal(model(TOKENS), expected)
     handle.remove()
     assert not torch.equal(model(TOKENS), expected)

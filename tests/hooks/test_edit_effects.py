@@ -83,11 +83,7 @@ def test_readers(name: str, reader: str, grad: bool) -> None:
     names += [f"blocks.1.hook_{s}_{place}" for s in (*streams, "resid") for place in ("pre", "mid")]
     hyper = "streams" in streams
     names += [f"blocks.1.{b}_hc.hook_{c}" for b in ("attn", "mlp") for c in ("pre", "res", "post") if hyper]
-    with (
-        torch.set_grad_enabled(grad),
-        edit(model, {f"blocks.1.{reader}": bend}),
-        capture(model, names) as found,
-    ):
+    with torch.set_grad_enabled(grad), edit(model, {f"blocks.1.{reader}": bend}), capture(model, names) as found:
         model(TOKENS)
     x = {n.removeprefix("blocks.1."): v for n, v in found.items()}
     spec, resid = model.config.residual, x["hook_resid_pre"]

@@ -19,15 +19,9 @@ POSITIONS = [[n - 1, 0] if n > 1 else [0] for n in LENGTHS]
 LOGITS = [[n - 1] if i % 3 else list(range(n))[::-1] for i, n in enumerate(LENGTHS)]
 LOGITS[3] = []
 HOOKS = (
-    "blocks.*.attn.hook_z",
-    "blocks.1.hook_resid_post",
-    "blocks.*.attn.hook_pattern",
-    "blocks.0.attn.hook_attn_scores",
-    "blocks.*.mlp.hook_post",
-    "blocks.1.ln2.hook_scale",
-    "ln_final.hook_scale",
-    "ln_final.hook_normalized",
-)
+    "blocks.*.attn.hook_z", "blocks.1.hook_resid_post", "blocks.*.attn.hook_pattern", "blocks.0.attn.hook_attn_scores",
+    "blocks.*.mlp.hook_post", "blocks.1.ln2.hook_scale", "ln_final.hook_scale", "ln_final.hook_normalized",
+)  # fmt: skip
 TIGHT = dict(rtol=0, atol=1e-10)
 
 

@@ -11,6 +11,7 @@ import pytest
 from scipy import stats
 
 from streamscope.cli.errors import InputError
+from streamscope.instruments import observations
 from streamscope.instruments.observations import (
     Contrast,
     Measure,
@@ -32,6 +33,7 @@ from streamscope.instruments.stats.estimators import (
     inside,
     read_clusters,
     statistic_interval,
+    wilson,
 )
 from tests.instruments.estimates import NATS, block
 
@@ -83,51 +85,86 @@ def test_two_cells_on_the_same_units_are_the_paired_test() -> None:
     assert [one["value"], one["low"], one["high"]] == pytest.approx([(y[0] - y[1]).mean(), *ends], abs=1e-12)
 
 
-def test_factor_and_shift_are_a_percentage_of_a_ratio() -> None:
+def test_factor_and_shift_are_a_percentage_of_a_ratio_and_inflation_its_variance() -> None:
     y = np.array([[3.0, 5.0, 8.0, 4.0]])
     percent = replace(NATS, factor=100.0, shift=-100.0)
-    one = estimate(replace(block(y, 4.0), measure=percent), [Contrast(quantity="q", weights={0: 1.0})]).frame.iloc[0]
+    level = [Contrast(quantity="q", weights={0: 1.0})]
+    one = estimate(replace(block(y, 4.0), measure=percent), level).frame.iloc[0]
     assert one["value"] == pytest.approx(100 * 20 / 16 - 100)
-    raw = estimate(block(y, 4.0), [Contrast(quantity="q", weights={0: 1.0})]).frame.iloc[0]
+    raw = estimate(block(y, 4.0), level).frame.iloc[0]
     assert one["high"] - one["low"] == pytest.approx(100 * (raw["high"] - raw["low"]))
+    wide = estimate(block(y, 4.0, measure=replace(NATS, inflation=4.0)), level).frame.iloc[0]
+    assert wide["high"] - wide["low"] == pytest.approx(2 * (raw["high"] - raw["low"])), "four times the variance"
+    hits = estimate(block(y > 4, measure=replace(NATS, kind="share", inflation=4.0)), level).frame.iloc[0]
+    assert (hits["low"], hits["high"]) == pytest.approx(wilson(y[0] > 4, read_clusters(None, 4), 4.0))
 
 
 def test_intervals_stay_inside_the_limits_of_the_measure_and_those_of_differences_inside_theirs() -> None:
     y = np.array([[1.0, 0.999, 1.0, 0.9999, 0.9], [0.0, 0.0, 0.001, 0.0, 0.3]])
     seen = replace(block(y), measure=replace(NATS, limits=(0.0, 1.0)))
-    weights = ({0: 1.0}, {1: 1.0}, {0: 0.5, 1: 0.5}, {0: 1.0, 1: -1.0})
+    weights = ({0: 1.0}, {1: 1.0}, {0: 0.5, 1: 0.5}, {0: 1.0, 1: -1.0}, {0: 1.0, 1: 1.0})
     wanted = [Contrast(quantity="q", weights=w) for w in weights]
     plain, inside = estimate(block(y), wanted).frame, estimate(seen, wanted).frame
     assert plain["high"][0] > 1 > inside["high"][0] > inside["value"][0] and inside["low"][0] < plain["low"][0]
     assert plain["low"][1] < 0 < inside["low"][1] < inside["value"][1] and inside["high"][1] > plain["high"][1]
     pd.testing.assert_frame_equal(plain[["value", "sd", "p"]], inside[["value", "sd", "p"]])
     assert inside["high"][3] == 1 < plain["high"][3] and inside["low"][3] == plain["low"][3]
+    assert inside["high"][4] == plain["high"][4] > 1, "a sum of two may exceed 1"
     turned = estimate(seen, [Contrast(quantity="q", weights={0: -1.0, 1: 1.0})]).frame
     assert turned["low"][0] == -1 and turned["high"][0] == -inside["low"][3]
     wide = replace(NATS, limits=(-0.9, 1.0))
     assert estimate(replace(block(y), measure=wide), wanted).frame["high"][3] == plain["high"][3] < 1.9
 
 
+def hall(m: float, error: float, half: float, *residuals: np.ndarray) -> list[float]:
+    """Hall's interval for the largest skewness of the residuals."""
+    g = max(((e**3).sum() / (e**2).sum() ** 1.5 for e in residuals), key=abs)
+    return [m - (np.cbrt(1 + g * (q - g / 6)) - 1) / (g / 3) * error for q in (half / error, -half / error)]
+
+
 def test_the_interval_of_a_skewed_share_by_hand() -> None:
-    """Hall's, of documents of unequal lengths; an end beyond a limit is that on the log-odds scale."""
+    """Hall's, of documents of unequal lengths; an end beyond a limit, or of few documents, on the log-odds scale."""
     y = np.array([[0.1, 0.4, 0.2, 3.0, 0.3, 1.0, 0.0, 0.2, 2.0, 0.1, 0.3, 0.1]])
     n = np.array([[4.0, 9.0, 3.0, 10.0, 6.0, 8.0, 4.0, 5.0, 9.0, 7.0, 3.0, 5.0]])
     seen = replace(block(y, n), measure=replace(NATS, limits=(0.0, 1.0)))
     level = [Contrast(quantity="q", weights={0: 1.0})]
     row, plain = estimate(seen, level).frame.iloc[0], estimate(block(y, n), level).frame.iloc[0]
     m, half = y.sum() / n.sum(), plain["high"] - plain["value"]
-    e = (y - m * n)[0]
-    g = (e**3).sum() / (e**2).sum() ** 1.5
-    error = np.sqrt(12 / 11 * (e**2).sum()) / n.sum()
-    ends = [m - (np.cbrt(1 + g * (q - g / 6)) - 1) / (g / 3) * error for q in (half / error, -half / error)]
+    ends = hall(m, naive(y, n, {0: 1.0}, [(i,) for i in range(12)])[1], half, (y - m * n)[0])
     assert [row["low"], row["high"]] == pytest.approx(ends) and m - ends[0] < half < ends[1] - m
-    far = estimate(replace(block(y[:, :4], n[:, :4]), measure=seen.measure), level).frame.iloc[0]
-    plain = estimate(block(y[:, :4], n[:, :4]), level).frame.iloc[0]
-    m, half = plain["value"], plain["high"] - plain["value"]
-    high = 1 / (1 + np.exp(-(np.log(m / (1 - m)) + half / m / (1 - m))))
-    assert far["high"] == pytest.approx(high) and plain["low"] < 0 < far["low"], "of four documents: log-odds"
+    for few in (block(y[:, :4], n[:, :4]), block(y[:, 4:11], 4.0)):
+        far, plain = (estimate(x, level).frame.iloc[0] for x in (replace(few, measure=seen.measure), few))
+        m, half = plain["value"], plain["high"] - plain["value"]
+        high = 1 / (1 + np.exp(-(np.log(m / (1 - m)) + half / m / (1 - m))))
+        assert far["high"] == pytest.approx(high) and plain["low"] < 0 < far["low"]
     mirrored = estimate(replace(block(n - y, n), measure=seen.measure), level).frame.iloc[0]
     assert [1 - mirrored["high"], 1 - mirrored["low"]] == pytest.approx([row["low"], row["high"]])
+    shared = [(f"a{i // 2}", f"b{i % 9}") for i in range(18)]
+    y = np.ones((1, 18)) + (np.arange(18) // 2 == 2) + 0.1 * np.arange(18) % 0.7  # the third a has most
+    seen = block(y, 1.0, shared, replace(NATS, limits=(0.0, np.inf)))
+    row, plain = (estimate(x, level).frame.iloc[0] for x in (seen, replace(seen, measure=NATS)))
+    m, error = naive(y, np.ones((1, 18)), {0: 1.0}, shared)
+    e, half = y[0] - m, plain["high"] - m
+    ends = hall(m, error, half, e, e.reshape(9, 2).sum(1), e.reshape(2, 9).sum(0))
+    assert [row["low"], row["high"]] == pytest.approx(ends) != pytest.approx(hall(m, error, half, e))
+
+
+def test_contrasts_estimated_together_are_those_estimated_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of cells in few units and in all, over own units or shared ones; at once and in pieces."""
+    y, n = np.random.default_rng(12).integers(0, 2, (4, 24)).astype(float), 1.0 + np.arange(96).reshape(4, 24)
+    y[2, 5:] = y[3, :4] = np.nan
+    sets = ({2: 1.0}, {1: 1.0}, {0: -1.0}, {0: 1.0, 1: -1.0}, {0: 0.5, 3: 0.5}, {2: 1.0, 3: -1.0}, {0: 1.0, 2: 1.0})
+    wanted = [Contrast(quantity="q", weights=w, own_units=o, family=f"{o} {w}") for o in (True, False) for w in sets]
+    for sizes, measure in ((1.0, replace(NATS, kind="share")), (n, replace(NATS, limits=(0.0, 1.0)))):
+        seen = block(y, sizes, [(f"a{i // 2}", f"b{i % 8}") for i in range(24)], measure)
+        alone = [estimate(seen, [c]) for c in wanted]
+        reasons = {(i, name): why for i, one in enumerate(alone) for (_, name), why in one.reasons.items()}
+        for most in (10**6, 50):
+            monkeypatch.setattr(observations, "MOST_NUMBERS", most)
+            found = estimate(seen, wanted)
+            pd.testing.assert_frame_equal(found.frame, pd.concat([one.frame for one in alone], ignore_index=True))
+            assert found.reasons == reasons and found.frame["clusters"][0] == 3, "five units in three a and five b"
+            assert np.diff(found.frame[["low", "value", "high"]].dropna()).min() >= 0
 
 
 @pytest.mark.parametrize(("limits", "value"), [((0.0, 1.0), 0.02), ((0.0, np.inf), 0.3), ((-np.inf, 1.0), 0.9),
@@ -154,10 +191,13 @@ def test_a_unit_that_is_not_in_a_cell_is_left_out_and_counted() -> None:
 
 
 def test_no_interval_without_difference_and_says_why() -> None:
-    y = np.stack([np.full(6, 2.0) + 1e-7 * np.arange(6), np.zeros(6)])
-    found = estimate(block(y), [Contrast(quantity="q", weights={0: 1.0, 1: -1.0})])
-    assert found.frame[["low", "high", "p", "p_holm"]].isna().all(axis=None)
-    assert set(found.reasons.values()) == {"the same in every independent case"}
+    for level, step in ((2.0, 1e-7), (1e12, 2e-4)):  # below the resolution, and what rounding does to large numbers
+        y = np.stack([np.full(6, level) + step * np.arange(6), np.zeros(6)])
+        found = estimate(block(y), [Contrast(quantity="q", weights={0: 1.0, 1: -1.0})])
+        assert found.frame[["low", "high", "p", "p_holm"]].isna().all(axis=None)
+        assert set(found.reasons.values()) == {"the same in every independent case"}
+    drawn = Contrast(quantity="q", weights={1: 1 / 3, 2: 1 / 3, 3: 1 / 3, 0: -1.0})
+    assert estimate(block(np.full((4, 8), 0.7)), [drawn]).frame["value"][0] == 0, "summed in the order of its weights"
     rows = [Contrast(quantity="q", weights={0: 1.0})]
     alone = estimate(block(y, clusters=["a"] * 6), rows)
     assert set(alone.reasons.values()) == {"one independent case"} and np.isfinite(alone.frame["value"][0])

@@ -256,14 +256,6 @@ def test_a_linearised_interval_of_several_rows_is_that_of_each() -> None:
     assert np.isnan(statistic_interval(ratio, np.zeros(64), counts, clusters=within)).all()
 
 
-def test_degrees_of_freedom_of_rows_are_those_of_each() -> None:
-    sizes = np.random.default_rng(1).integers(1, 9, (2, 64)).astype(float)
-    shared = read_clusters(np.stack(np.divmod(np.arange(64), 8), 1), 64).shared
-    each = [float(degrees_of_freedom(row, shared)) for row in sizes]
-    assert each[0] != each[1] and degrees_of_freedom(sizes, shared).tolist() == pytest.approx(each)
-    assert degrees_of_freedom(sizes)[1] == pytest.approx(float(degrees_of_freedom(sizes[1])))
-
-
 def test_statistics_of_one_label_refuse_several() -> None:
     x, labels = crossed(0)
     for call, line in (

@@ -129,14 +129,11 @@ def test_words_that_are_meant_here_and_compete_there(sign: int) -> None:
         conservative(found.p)
 
 
-def clustered_hits(rng: np.random.Generator, share: float, n: int, m: int) -> np.ndarray:
-    """Hits [S, n, m], n stories of m cases; the rate varies between stories, Beta with 5 pseudo-cases."""
-    rate = rng.beta(5 * share, 5 * (1 - share), (S, n, 1))
-    return rng.random((S, n, m)) < rate
-
-
 def test_coverage_of_clustered_wilson(first: slice, share: float = 0.7) -> None:
-    hits = clustered_hits(np.random.default_rng(13), share, 40, 5).reshape(S, -1)[first]
+    """40 stories of 5 cases; the rate varies between stories, Beta with 5 pseudo-cases."""
+    rng = np.random.default_rng(13)
+    rate = rng.beta(5 * share, 5 * (1 - share), (S, 40, 1))
+    hits = (rng.random((S, 40, 5)) < rate).reshape(S, -1)[first]
     labels = np.repeat(np.arange(40), 5)
     found = [proportion(row, labels) for row in hits]
     assert 0.93 <= np.mean([e.low <= share <= e.high for e in found]) <= 0.97

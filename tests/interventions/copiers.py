@@ -12,17 +12,15 @@ capital words a x / s(x), small ones −a x / s(x), all others 0. So log-odds of
 
 import math
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
-import tokenizers
 import torch
-from tokenizers import pre_tokenizers
 
 from streamscope.instruments.prompts.suite import Prompt, Suite
 from streamscope.models import build
 from streamscope.models.config import LayerNorm
 from streamscope.models.head_spec import Head
-from streamscope.text.tokenizer import Tokenizer
 from tests.probes import planted
 
 WORDS = ["rose", "bear", "king", "star", "red", "sun", "fox", "moon", "rain", "snow"]
@@ -31,14 +29,7 @@ VOCABULARY = ["<|endoftext|>", "<unk>", *OTHER, *WORDS, *(w.capitalize() for w i
 A, DELTA = 1.5, 2.0
 
 COPIER, BACKUP = Head(0, 1), Head(1, 0)
-
-
-def tokenizer() -> Tokenizer:
-    """One token per word, cases apart."""
-    words = tokenizers.models.WordLevel({w: i for i, w in enumerate(VOCABULARY)}, unk_token="<unk>")
-    backend = tokenizers.Tokenizer(words)
-    backend.pre_tokenizer = pre_tokenizers.Whitespace()
-    return Tokenizer(backend)
+tokenizer = partial(planted.tokenizer, VOCABULARY)
 
 
 def suite(words: int = 10, name: str = "copies") -> Suite:

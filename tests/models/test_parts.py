@@ -395,16 +395,13 @@ MAPS = [*(f"blocks.{n % 2}.attn.hook_{name}_mix" for n, name in enumerate("qvko"
          "blocks.0.mlp.hook_up_mix", "blocks.1.mlp.hook_down_mix"]  # fmt: skip
 
 
-def weight_of(model: Any, hook: str) -> Tensor:
-    return model.get_parameter(hook.replace("hook_", "").replace("_mix", "") + ".weight")
-
-
 @pytest.mark.parametrize("name", MAPS)
 @torch.no_grad()
 def test_an_edit_of_the_matrix_is_a_changed_weight(name: str) -> None:
     model = randomise(build("cfm", "tiny", **CHANGES).double())
     tokens = torch.randint(256, (2, 9), generator=torch.Generator().manual_seed(0))
-    plain, weight = model(tokens), weight_of(model, name)
+    plain = model(tokens)
+    weight = model.get_parameter(name.replace("hook_", "").replace("_mix", "") + ".weight")
     new, old = torch.randn_like(weight), weight.clone()
 
     def second_row_only(w: Tensor, hook: Any) -> Tensor:

@@ -161,7 +161,7 @@ def test_edits_that_start_together_share_a_pass(tokens_at_once: int, monkeypatch
     calls: list[int] = []
     model.blocks[2].mlp.up.register_forward_hook(lambda *given: calls.append(len(given[-1])))
     monkeypatch.setattr(sweep_module, "any_hooks", lambda model: False)
-    sweep = [{}, *SINGLES[4:8], {Z.format(1): mixed}, {}, SINGLES[0]]
+    sweep = [{}, *SINGLES[4:8], {Z.format(1): mixed, "blocks.1.*_z": lambda x, hook: x.cos()}, {}, SINGLES[0]]
     shown = [captured[name] for _, captured in passes(model, TOKENS, sweep, names=[name])]
     assert calls == {1: [3] * 7, 45: [3, 6, 6, 3, 3], 1024: [3, 15, 3]}[tokens_at_once]
     for edits, x in zip(sweep, shown, strict=True):
@@ -291,6 +291,10 @@ def test_a_hook_outside_the_table_acts_wherever_it_fires() -> None:
     sweep: list[Edits] = [{}, {"blocks.2.mlp.hook_more": mixed}, {"hook_more": mixed}, SINGLES[0], SINGLES[11]]
     for at in (None, AT):
         assert_same(model, sweep, at=at)
+    _, (_, shown) = passes(model, TOKENS, [{}, SINGLES[0]], names=["hook_more"], streams=False)
+    with torch.no_grad(), edit(model, SINGLES[0]), capture(model, "hook_more") as expected:
+        model(TOKENS)
+    torch.testing.assert_close(shown, dict(expected))
 
 
 @pytest.mark.parametrize("name", ["hook_embed", "blocks.1.hook_mlp_out", "blocks.2.attn.hook_q", "ln_final.hook_scale"])

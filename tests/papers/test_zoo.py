@@ -217,8 +217,7 @@ def test_weights_are_rounded_once_and_measured_so(tiny_run: Path, tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    ("argv", "message"),
-    [([], "give runs"), (["lfa", "lfa"], "give one"), (["std-t"], "is a run of lfa: give lfa=")],
+    ("argv", "message"), [([], "give runs"), (["lfa", "lfa"], "give one"), (["std-t"], "is a run of lfa: give lfa=")]
 )
 def test_bad_input(tiny_run: Path, tmp_path: Path, argv: list[str], message: str) -> None:
     for name in set(argv):

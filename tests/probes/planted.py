@@ -11,7 +11,7 @@ score of key k at distance d is β noun(k) + γ tool(k) − m d, so over the two
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from typing import Any
 
@@ -42,9 +42,9 @@ TIES = [0.0, 0.0, 0.0, 0.0, 1.0]
 CONTEXT = 32
 
 
-def tokenizer() -> Tokenizer:
+def tokenizer(vocabulary: Sequence[str] = VOCABULARY) -> Tokenizer:
     """One token per word."""
-    words = tokenizers.models.WordLevel({w: i for i, w in enumerate(VOCABULARY)}, unk_token="<unk>")
+    words = tokenizers.models.WordLevel({w: i for i, w in enumerate(vocabulary)}, unk_token="<unk>")
     backend = tokenizers.Tokenizer(words)
     backend.pre_tokenizer = pre_tokenizers.Whitespace()
     return Tokenizer(backend)

@@ -106,5 +106,8 @@ def test_a_head_is_scored_on_cases_that_did_not_choose_it() -> None:
         found, _, _ = best_heads(table, block, groups_of(cases), "value")
         held.append(found.values)
         lucky.append([values[some].mean(0).max() for some in (slice(None), slice(26), slice(26, 40))])
+    few = table.cases.assign(category=["c"] * 4 + ["d"] * 3 + ["e"] * 33)
+    _, _, best = best_heads(replace(table, cases=few), block, groups_of(few), "value")
+    assert best["c"] and not best["d"], "four cases are enough, three are not"
     assert (np.min(lucky, 0) > 0.2).all()
     assert (np.abs(np.mean(held, 0)) < 3 / np.sqrt(20 * np.array([40, 26, 14]))).all()
