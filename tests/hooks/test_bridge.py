@@ -14,15 +14,11 @@ from streamscope.models.hooks import Query, capture, edit, run
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 TOKENS = torch.randint(100, (2, 6), generator=torch.Generator().manual_seed(6))
 NAMES = {
-    "blocks.0.attn.hook_z": (2, 6, 2, 16),
-    "blocks.0.attn.hook_q": (2, 6, 2, 16),
-    "blocks.1.attn.hook_pattern": (2, 2, 6, 6),
-    "blocks.0.hook_resid_pre": (2, 6, 32),
-    "blocks.1.hook_resid_post": (2, 6, 32),
-    "blocks.1.hook_attn_out": (2, 6, 32),
-    "blocks.0.mlp.hook_post": (2, 6, 128),
-    "ln_final.hook_scale": (2, 6, 1),
-}
+    "blocks.0.attn.hook_z": (2, 6, 2, 16), "blocks.0.attn.hook_q": (2, 6, 2, 16),
+    "blocks.1.attn.hook_pattern": (2, 2, 6, 6), "blocks.0.hook_resid_pre": (2, 6, 32),
+    "blocks.1.hook_resid_post": (2, 6, 32), "blocks.1.hook_attn_out": (2, 6, 32),
+    "blocks.0.mlp.hook_post": (2, 6, 128), "ln_final.hook_scale": (2, 6, 1),
+}  # fmt: skip
 
 
 Gpt2 = tuple[Any, Any, nn.Module]

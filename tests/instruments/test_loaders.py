@@ -56,13 +56,9 @@ BLIMP = json.dumps(
 )
 
 SAMPLES: dict[str, tuple[Callable[[str | Path], object], str]] = {
-    "winobias": (winobias, WINOBIAS),
-    "wsc273": (wsc273, WSC273),
-    "wsc285": (wsc285, WSC285),
-    "winogender": (winogender, WINOGENDER),
-    "gap": (gap, GAP),
-    "blimp": (blimp, BLIMP),
-}
+    "winobias": (winobias, WINOBIAS), "wsc273": (wsc273, WSC273), "wsc285": (wsc285, WSC285),
+    "winogender": (winogender, WINOGENDER), "gap": (gap, GAP), "blimp": (blimp, BLIMP),
+}  # fmt: skip
 
 
 def write(folder: Path, text: str, name: str = "file.txt") -> Path:

@@ -66,21 +66,12 @@ DST = dict(d=516, vocab=4096, tied=False, norms=3)  # values are read through a 
 KROM = dict(d=512, heads=8, layers=8, vocab=50304, table=512, affine=1)
 PLS = Shape(ffn_bias=True, gate=True)
 SHAPES = {
-    "std-t": Shape(table=512),
-    "d-cas": Shape(),
-    "lfa": Shape(**LFA),
-    "cfm": Shape(**LFA, **FFN),
-    "dst-dense": Shape(**DST),
-    "dst-kron": Shape(**DST, v="kronecker", o="kronecker"),
-    "dst-ind": Shape(**DST, **LFA),
-    "dst-full-ind": Shape(**DST, **LFA, **FFN),
-    "c2": PLS,
-    "pls": PLS,
-    "gpt2": Shape(**KROM),
-    "canon": Shape(**KROM, canon="ABCD"),
-    "kromhc": Shape(**KROM, streams=4),
+    "std-t": Shape(table=512), "d-cas": Shape(), "lfa": Shape(**LFA), "cfm": Shape(**LFA, **FFN),
+    "dst-dense": Shape(**DST), "dst-kron": Shape(**DST, v="kronecker", o="kronecker"),
+    "dst-ind": Shape(**DST, **LFA), "dst-full-ind": Shape(**DST, **LFA, **FFN), "c2": PLS, "pls": PLS,
+    "gpt2": Shape(**KROM), "canon": Shape(**KROM, canon="ABCD"), "kromhc": Shape(**KROM, streams=4),
     "kromcanon": Shape(**KROM, streams=4, canon="ABCD"),
-}
+}  # fmt: skip
 HDPL = {"llama": 67_113_472, "hdpl": 62_531_072}
 """HDPL Table 1, exact (SPEC §5)."""
 PRINTED = {"std-t": 30.12, "d-cas": 29.93, "lfa": 28.45, "cfm": 22.55, "dst-dense": 23.42}

@@ -30,15 +30,11 @@ PARTS = ("lfa", "pls", "kromcanon")
 FAST = ("lfa", "pls")
 """Those whose export takes seconds; torch's side of all is compared with the model in every run."""
 CHANGES: dict[str, dict[str, Any]] = {
-    "head_scale": {"head_scale": [-0.5, 2.0]},
-    "alpha": {"alpha": [1.0, 6.0]},
-    "gate": {"gate_keep": [0.0, 1.0], "gate_force": [1.0, 0.0]},
-    "stream_unembed": {"stream_unembed": [0.0, 1.0]},
-    "stream_all": {"stream_all": [0.0, 1.0]},
-    "mixing": {"mixing": [0.0, 0.0]},
-    "h_res": {"h_res": [0.0, 0.0]},
+    "head_scale": {"head_scale": [-0.5, 2.0]}, "alpha": {"alpha": [1.0, 6.0]},
+    "gate": {"gate_keep": [0.0, 1.0], "gate_force": [1.0, 0.0]}, "stream_unembed": {"stream_unembed": [0.0, 1.0]},
+    "stream_all": {"stream_all": [0.0, 1.0]}, "mixing": {"mixing": [0.0, 0.0]}, "h_res": {"h_res": [0.0, 0.0]},
     "canon": {"canon": [0.0, 0.0]},
-}
+}  # fmt: skip
 """What each control is set to, in turns."""
 
 
