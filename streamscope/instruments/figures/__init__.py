@@ -94,8 +94,8 @@ class Figure:
     """A column of texts, the token in ⟦ ⟧: each colour is named by its commonest tokens as well."""
 
     def __post_init__(self) -> None:
-        known = {*COMMON, *OPTIONS[self.kind].split()}
-        for option in fields(self):
+        known = {*COMMON, *OPTIONS.get(self.kind, "").split()}
+        for option in fields(self) if self.kind in OPTIONS else ():  # a kind of somebody else reads what it wants
             if option.name not in known and getattr(self, option.name) != option.default:
                 raise TypeError(f"{self.kind} has no option {option.name}")
 
