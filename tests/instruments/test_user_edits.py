@@ -22,7 +22,7 @@ REFUSING = {
     "mixing_monitor": "did not fire",
     "routing": "did not fire",
     "abliterate": "abliterate projects weights",
-    "circuits": "circuits run the model part by part",
+    "circuits": "circuits run a model in parts",
 }
 """Instruments that read or change weights or run a model in parts, and what they say."""
 PARTS = {"picture": {"heads": ("L5.*",)}, "mixing": {"where": ("L1.*", "everywhere")}}
