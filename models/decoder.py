@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from streamscope.cli.errors import InputError
 from streamscope.models import config as c
-from streamscope.models.hooks.points import ReadPoint
+from streamscope.models.hooks.points import ReadPoint, see_nnsight
 from streamscope.models.interop.transformer_lens_core import HookPoint
 from streamscope.models.layers.head import Embedding, TiedUnembedding, UntiedUnembedding, unembed
 from streamscope.models.layers.noise import Dropout
@@ -99,6 +99,8 @@ class Decoder(nn.Module):
         """The state before layer 0; `positions` are those of the tokens, if they are not the first ones."""
         if (n := tokens.shape[1]) > self.config.n_ctx:
             raise InputError(f"a sequence of {n} tokens is longer than the context of {self.config.n_ctx}")
+        if "forward" in self.__dict__ and not torch.compiler.is_compiling():  # also a pass that is no `forward`
+            see_nnsight(self)
         x = self.hook_embed(self.embed(tokens))
         if self.pos_embed is not None:
             x = x + self.hook_pos_embed(self.pos_embed(tokens.shape[1], tokens.shape[0], positions))

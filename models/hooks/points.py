@@ -128,9 +128,9 @@ for _hook in (_needs_gradient, _always, _for_nnsight, _copy_for_nnsight):
     _hook.__dict__["of_streamscope"] = FOR_GOOD
 
 
-def see_nnsight(model: Any) -> None:
+def see_nnsight(model: torch.nn.Module) -> None:
     """Enter nnsight among the hooks of the points whose `forward` it has replaced."""
-    for point in model.hook_dict.values() if "forward" in vars(model) else ():
+    for point in model.modules() if "forward" in vars(model) else ():
         if "forward" in vars(point) and isinstance(point, ReadPoint):
             point._forward_pre_hooks.setdefault("nnsight", _copy_for_nnsight)
         elif "forward" in vars(point) and isinstance(point, OnDemand | ObservePoint):

@@ -90,6 +90,24 @@ def check_on_demand_in_a_cache(preset: str = "lfa") -> None:
     torch.testing.assert_close(kept.model.blocks[1].attn.hook_pattern.output, cache[name], rtol=0, atol=1e-9)
 
 
+def check_passes_that_are_no_forward() -> None:
+    """A first pass by `loss`: setting a reader in place leaves the stream alone, observe-only sums are shown."""
+    model, sight, tokens = _setup("lfa")
+    stream, reader = "blocks.1.hook_resid_pre", "blocks.1.hook_mlp_in"
+
+    def loss(tokens: Any) -> Any:
+        return sight._module.loss(tokens[:, :-1], tokens[:, 1:])[0]
+
+    with sight.trace(tokens, fn=loss) as tracer:
+        shown = sight.get(stream).output.save()
+        sight.get(reader).output[:] = 0
+        wiped = tracer.result.save()
+    _, cache = model.run_with_cache(tokens[:, :-1], names_filter=[stream])
+    assert torch.equal(shown, cache[stream])
+    with edit(model, {reader: lambda x, hook: x * 0}):
+        torch.testing.assert_close(wiped, model.loss(tokens[:, :-1], tokens[:, 1:])[0])
+
+
 def check_out_of_order() -> None:
     """A pattern asked for after what is computed from it is nnsight's own error, never a stale or an empty value."""
     from nnsight.intervention.interleaver import OutOfOrderError

@@ -73,17 +73,10 @@ def logits(model: StreamTransformer, edits: dict[str, Any]) -> torch.Tensor:
         return model(TOKENS)
 
 
-@pytest.mark.parametrize(
-    ("names", "factors"),
-    [
-        ([f"halve@{Z}"], (1.0, 0.5)),
-        ([f"scaled@{Z}"], (1.0, 0.5)),
-        (["halve@blocks.*.attn.hook_z"], (0.5, 0.5)),
-        (["edits"], (0.5, 0.5)),
-        (["EDITS"], (0.5, 0.5)),
-        (["edits", f"halve@{Z}"], (0.5, 0.25)),
-    ],
-)
+@pytest.mark.parametrize(("names", "factors"), [
+    ([f"halve@{Z}"], (1.0, 0.5)), ([f"scaled@{Z}"], (1.0, 0.5)), (["halve@blocks.*.attn.hook_z"], (0.5, 0.5)),
+    (["edits"], (0.5, 0.5)), (["EDITS"], (0.5, 0.5)), (["edits", f"halve@{Z}"], (0.5, 0.25)),
+])  # fmt: skip
 def test_an_edit_of_a_file_does_what_weights_do(
     model: StreamTransformer, file: Path, names: list[str], factors: tuple[float, float]
 ) -> None:
@@ -96,22 +89,15 @@ def test_an_edit_of_a_file_does_what_weights_do(
     assert not torch.allclose(edited, model(TOKENS), atol=1e-3)
 
 
-@pytest.mark.parametrize(
-    ("name", "line"),
-    [
-        ("halve", "name the hook, as in .*halve@blocks.3"),
-        (f"edits@{Z}", "names its own hooks"),
-        ("hav", "unknown edit of .* did you mean halve"),
-        ("NUMBER", "NUMBER of .* is not a valid edit: it is a int"),
-        ("nothing", "gave {}, not a dict of hook"),
-        ("broken", "failed: AttributeError: .*no_such_thing.*, line 22$"),
-        ("", r"holds \d+ edits \(.*name one as"),
-        (f"index@{Z}", f"failed at {Z}: IndexError: .*, line 25$"),
-        (f"in_place@{Z}", f"the edit of {Z} changes its argument"),
-        (f"neighbours@{Z}", f"at {Z} gives another value for a row alone than in a batch"),
-        (f"noise@{Z}", f"at {Z} gives another value for a row alone than in a batch"),
-    ],
-)
+@pytest.mark.parametrize(("name", "line"), [
+    ("halve", "name the hook, as in .*halve@blocks.3"), (f"edits@{Z}", "names its own hooks"),
+    ("hav", "unknown edit of .* did you mean halve"), ("NUMBER", "NUMBER of .* is not a valid edit: it is a int"),
+    ("nothing", "gave {}, not a dict of hook"), ("broken", "failed: AttributeError: .*no_such_thing.*, line 22$"),
+    ("", r"holds \d+ edits \(.*name one as"), (f"index@{Z}", f"failed at {Z}: IndexError: .*, line 25$"),
+    (f"in_place@{Z}", f"the edit of {Z} changes its argument"),
+    (f"neighbours@{Z}", f"at {Z} gives another value for a row alone than in a batch"),
+    (f"noise@{Z}", f"at {Z} gives another value for a row alone than in a batch"),
+])  # fmt: skip
 def test_what_is_no_edit_is_one_line(model: StreamTransformer, file: Path, name: str, line: str) -> None:
     """Nor what must not be done by one."""
     with refused(line):
