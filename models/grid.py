@@ -58,13 +58,6 @@ from streamscope.models.config.serialization import from_dict, parse_set, to_dic
 from streamscope.models.train import Options as Train
 from streamscope.models.training.config import Training, check_given, with_recipe
 
-ALLOCATOR = {
-    "MALLOC_MMAP_THRESHOLD_": str(10**9),
-    "MALLOC_TRIM_THRESHOLD_": str(2 * 10**9),
-    "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
-}
-"""Settings for glibc, unless the caller sets them: memory freed by a step is kept for the next one, in large pages. By
-default every step maps and zeroes new memory, which takes a tenth of a step of pls. Other C libraries ignore them."""
 TRAINING = {option.name for option in fields(Training)}
 OPTIONS = {*TRAINING, *(option.name for option in fields(Train))} - {"preset", "out", "resume", "training", "seed"}
 """The options of `models.train` that a grid may set."""
@@ -335,7 +328,7 @@ def train(cell: Cell, out: Path, threads: int) -> dict[str, Any]:
     if not _completed(folder):
         argv = ["--resume"] if (folder / "manifest.json").is_file() else cell.argv
         env = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
-        env = ALLOCATOR | env | {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
+        env |= {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
         words = [sys.executable, "-m", "streamscope.models.train", *argv, "--out", str(folder)]
         with log.open("a", encoding="utf-8") as file:
             process = child(words, stdout=file, stderr=subprocess.STDOUT, env=env)

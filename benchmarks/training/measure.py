@@ -13,6 +13,7 @@ from streamscope.benchmarks.training.peers import PlainGPT, without_hooks
 from streamscope.cli.errors import InputError
 from streamscope.models import build, preset
 from streamscope.models.config import ModelConfig
+from streamscope.models.tensors import keep_memory
 from streamscope.models.training.config import Training, with_recipe
 from streamscope.models.training.optim import make_optimizer
 from streamscope.models.transformer import StreamTransformer
@@ -22,6 +23,7 @@ Step = Callable[[], None]
 
 def measure(options: Options) -> None:
     o = options
+    keep_memory()
     if o.device == "cuda" and not torch.cuda.is_available():
         raise InputError("--device cuda: torch finds no CUDA device here")
     how = f"{o.dtype}, {'compiled blocks' if o.compile else 'eager'}, {o.clock} time"

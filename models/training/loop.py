@@ -31,6 +31,7 @@ from streamscope.models.flops import peak_flops, training_flops_per_token
 from streamscope.models.generate import generate
 from streamscope.models.mixing import has_mixing, inert_modules, measure, no_mixing_message
 from streamscope.models.readout import IGNORE
+from streamscope.models.tensors import keep_memory
 from streamscope.models.training.config import Phase, Training, phases_of, snapshot_steps
 from streamscope.models.training.lora import merged
 from streamscope.models.training.optim import lr_factor, make_optimizer, set_lr, store_parameters
@@ -443,6 +444,7 @@ def compiled_loss(model: StreamTransformer, backend: str = "inductor") -> Any:
 
 def run_to_end(trainer: Trainer) -> None:
     """Run `fit` for a command: print the best loss; exit with 130 after a signal (saved), 1 if a loss is not finite."""
+    keep_memory()
     try:
         trainer.fit()
     except Stopped as stop:

@@ -175,8 +175,7 @@ def test_captured_tensors_are_copies(model: StreamTransformer) -> None:
         x.zero_()
     assert len({x.data_ptr() for x in found.values()}) == len(names)
     torch.testing.assert_close(dict(found), kept, rtol=0, atol=0)
-    weights = {p.data_ptr() for p in model.parameters()}
-    assert weights.isdisjoint(x.data_ptr() for x in found.values())
+    assert {p.data_ptr() for p in model.parameters()}.isdisjoint(x.data_ptr() for x in found.values())
 
 
 def test_package_exports() -> None:

@@ -43,8 +43,7 @@ def test_wilson_of_clusters_solves_its_equation() -> None:
 def test_worth_of_clusters_has_bounds() -> None:
     """All of one cluster and none of the other are worth one case; one hit in every cluster no more than its cases."""
     assert effective_n(np.array([3.0, 0.0]), np.array([3.0, 3.0])) == 1
-    most = 40 * (Z / stats.t.ppf(0.975, 19)) ** 2
-    assert effective_n(np.ones(20), np.full(20, 2.0)) == pytest.approx(most)
+    assert effective_n(np.ones(20), np.full(20, 2.0)) == pytest.approx(40 * (Z / stats.t.ppf(0.975, 19)) ** 2)
     assert effective_n(np.full(3, 2.0), np.full(3, 2.0)) == 3 == effective_n(np.zeros(3), np.full(3, 2.0))
 
 

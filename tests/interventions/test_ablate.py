@@ -286,8 +286,7 @@ def test_attribution_is_the_gradient_by_gates_on_every_head(planted, tiny_run, t
     (expected,) = torch.autograd.grad(total / n, gates)
     padded = list(document_batches(shards, model.config.n_ctx, 4, 6))
     assert any((targets == -100).any() for _, _, targets in padded)
-    found = attribute_heads(model, iter(padded))
-    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-7)
+    np.testing.assert_allclose(attribute_heads(model, iter(padded)), expected, rtol=1e-4, atol=1e-7)
 
 
 def test_a_screen_finds_the_head_that_matters_and_says_how_good_it_is(planted) -> None:

@@ -252,6 +252,5 @@ def test_log_probabilities_are_near_those_of_float64(d_vocab: int, error: float)
     logits = 3 * torch.randn(160, d_vocab, generator=generator)
     ids = torch.randint(d_vocab, (160, 2), generator=generator)
     exact = logits.double() - logits.double().logsumexp(-1, keepdim=True)
-    found = readout.log_probs_at(logits, ids)
-    assert (found.double() - exact.gather(-1, ids)).abs().max() < error
+    assert (readout.log_probs_at(logits, ids).double() - exact.gather(-1, ids)).abs().max() < error
     assert readout.log_probs_at(logits.half(), ids).dtype == torch.float32

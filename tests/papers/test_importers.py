@@ -506,8 +506,7 @@ def test_connections_of_deepseek_v4_are_those_of_the_library(n: int, iterations:
     want = post[..., None] * torch.tanh(collapsed @ W)[..., None, :] + comb.mT @ X
     tensors = {f"layers.3.attn_hc.{name}": x for name, x in module.state_dict().items()}
     ours = hyper_connection(tensors, "deepseek-v4", "layers.3.attn_hc.", iterations=iterations)
-    got = ours(X, lambda h: torch.tanh(h @ W))
-    assert ((got - want).abs().max() / want.abs().max()).item() < 1e-6
+    assert ((ours(X, lambda h: torch.tanh(h @ W)) - want).abs().max() / want.abs().max()).item() < 1e-6
     torch.testing.assert_close(ours.H_res(ours.dynamic(X)), comb.mT, rtol=0, atol=1e-6)
     with pytest.raises(InputError, match="scale is missing; is it a module of deepseek-v4"):
         hyper_connection({name: x for name, x in tensors.items() if "scale" not in name}, "deepseek-v4",

@@ -13,6 +13,7 @@ from streamscope.models.config import Gate
 from streamscope.models.hooks import capture
 from streamscope.probes import Sps
 from streamscope.probes.probe import measure
+from streamscope.probes.roles import moved_d
 from tests.probes import planted
 
 
@@ -34,6 +35,8 @@ def test_planted_heads(result: Result) -> None:
     assert heads[["sps_low", "sps_p", "sps_p_holm"]].isna().all(axis=None)
     assert {(i, name) for i in range(5) for name in ("sps_low", "sps_p")} <= set(table.missing)
     assert heads["d"][0] == pytest.approx(0, abs=1e-6) and np.isnan(heads["d"][4])
+    rounding, moved = moved_d(0.3 + np.outer([5e-7, 5e-6], [1, 0, 1]), np.full((2, 3), 0.3))
+    assert np.isnan(rounding) and moved == pytest.approx(2**1.5 / 3**0.5, rel=1e-3)
 
 
 def test_gated_attention() -> None:
@@ -52,10 +55,9 @@ def test_gated_attention() -> None:
 def test_equals_loops_on_a_random_model(attention: str) -> None:
     net, suite = planted.random_model("c2", "competing"), load_suite("competing")
     aligned = align(suite, net.tokenizer)
-    cells: dict[tuple[int, int], list[float]] = {}
-    even = []
-    rows_of = planted.naive_rows(net, aligned)
-    for ids, at, rows, q in zip(aligned.tokens, aligned.positions, rows_of, aligned.queries, strict=True):
+    cells, even = dict[tuple[int, int], list[float]](), list[float]()
+    data = aligned.tokens, aligned.positions, planted.naive_rows(net, aligned), aligned.queries
+    for ids, at, rows, q in zip(*data, strict=True):
         with torch.no_grad(), capture(net, "blocks.*.attn.hook_gate") as gates:
             net(torch.tensor([ids]))
         even.append((len(at["target"]) - len(at["distractor"])) / (q + 1))
