@@ -11,8 +11,9 @@ pairs     hdpl against llama, kromcanon against gpt2, at the papers' width and l
 
 A step is forward, backward, clipping and the optimisers of `models.train`. Both sides of a ratio have the same shape,
 dtype (bf16 autocast, or --dtype fp32) and compile setting, and take turns in one process. A figure is the median of
-the rounds, with the smallest and largest. --clock cpu counts processor seconds; use it with one thread on a busy
-machine.
+the rounds, with the smallest and largest. Presets and pairs keep memory from step to step, as `models.train` does; the
+other parts, whose second side is not ours, leave it to the system. --clock cpu counts processor seconds; use it with
+one thread on a busy machine.
 """
 
 from dataclasses import dataclass

@@ -8,7 +8,7 @@ import torch
 
 from streamscope.benchmarks.inputs import random_tokens
 from streamscope.benchmarks.timing import interleaved, machine
-from streamscope.benchmarks.training import Options, Part
+from streamscope.benchmarks.training import PARTS, Options, Part
 from streamscope.benchmarks.training.peers import PlainGPT, without_hooks
 from streamscope.cli.errors import InputError
 from streamscope.models import build, preset
@@ -23,12 +23,13 @@ Step = Callable[[], None]
 
 def measure(options: Options) -> None:
     o = options
-    keep_memory()
     if o.device == "cuda" and not torch.cuda.is_available():
         raise InputError("--device cuda: torch finds no CUDA device here")
     how = f"{o.dtype}, {'compiled blocks' if o.compile else 'eager'}, {o.clock} time"
     print(f"{machine(o.device)}; {how}, {o.batch} x {o.context} tokens, {o.rounds} rounds", flush=True)
-    for part in o.parts:
+    for part in sorted(o.parts, key=PARTS.index):
+        if part in ("presets", "pairs"):  # both sides are trainings; what another side does with its memory is its own
+            keep_memory()
         for peer, peer_step, name, step in compared(part, o):
             times = interleaved({"theirs": peer_step, "ours": step}, rounds=o.rounds, warmup=2, clock=o.clock)
             speed = f"{o.batch * o.context / times.median('ours'):,.0f} tokens/s"
