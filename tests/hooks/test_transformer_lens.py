@@ -281,8 +281,7 @@ def test_states_go_through_the_norm_of_their_own_layer() -> None:
     stack, labels = cache.accumulated_resid(apply_ln=True, incl_mid=True, return_labels=True)
     assert labels == ["0_pre", "0_mid", "1_pre", "1_mid", "2_pre", "2_mid", "final_post"]
     torch.testing.assert_close(stack[2::2] @ model.W_U, expected, **CLOSE)
-    middle = model.layer_norm(1)(cache["resid_mid", 1])
-    torch.testing.assert_close(stack[3], middle, **CLOSE)
+    torch.testing.assert_close(stack[3], model.layer_norm(1)(cache["resid_mid", 1]), **CLOSE)
     cut = cache.accumulated_resid(apply_ln=True, pos_slice=[1, 3])
     torch.testing.assert_close(cut[1:] @ model.W_U, expected[..., [1, 3], :], **CLOSE)
 

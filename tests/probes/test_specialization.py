@@ -163,8 +163,7 @@ def test_equals_naive_loops_and_jackknife(model: StreamTransformer) -> None:
     patterns = model.patterns(torch.tensor(SAMPLES)[:, :T])
     expected, entropy = naive(patterns)
     assert values(found, "HSS") == pytest.approx(expected, abs=1e-6)
-    got = values(found, "entropy")
-    assert {k: v for k, v in got.items() if "H" in k} == pytest.approx(entropy, abs=1e-5)
+    assert {k: v for k, v in values(found, "entropy").items() if "H" in k} == pytest.approx(entropy, abs=1e-5)
     left = [naive(patterns[torch.arange(23) % 4 != g])[0]["all"] for g in range(4)]
     se = np.sqrt(3 / 4 * np.square(np.array(left) - np.mean(left)).sum())
     row = found[(found["measure"] == "HSS") & (found["scope"] == "all")].iloc[0]

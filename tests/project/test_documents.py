@@ -150,3 +150,5 @@ def test_links_and_files_exist() -> None:
     for document in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "results").glob("*.md")]:
         for target in re.findall(r"\]\(([^)#]+)\)", document.read_text()):
             assert "://" in target or (document.parent / target).exists(), f"{document.name} links to {target}"
+    for page in [*(ROOT / "docs" / "guides").glob("*.md"), *(ROOT / "notebooks").glob("*.ipynb")]:
+        assert not re.findall(r"\]\(\.\./(?:\.\./|results)", page.read_text()), f"{page.name} links out of docs"
