@@ -29,7 +29,7 @@ from streamscope.cli.errors import InputError
 from streamscope.features.extract import HEADS_OF, Extract, Feature
 from streamscope.instruments.contract import readable
 from streamscope.models.hooks import attached, match, pad, time_axes
-from streamscope.models.readout import top_two
+from streamscope.models.readout import settling_depth, top_two
 
 RANGES = ("early", "middle", "late")
 
@@ -180,9 +180,7 @@ def compute(record: ForwardRecord) -> Float[Tensor, "n features"]:
 
 def stability(predicted: Int[Tensor, "L n"], kstar: str) -> Int[Tensor, " n"]:
     """k*: the first layer from which on all layers predict what the last one does; "author": L instead of L−1."""
-    n_layers = predicted.shape[0]
-    agreed = (predicted == predicted[-1]).flip(0).long().cumprod(0).sum(0)
-    depth = n_layers - agreed
+    depth, n_layers = settling_depth(predicted), len(predicted)
     return torch.where(depth == n_layers - 1, n_layers, depth) if kstar == "author" else depth
 
 

@@ -243,3 +243,8 @@ def _top_two(h: Tensor, head: Head, target: Tensor) -> tuple[Tensor, ...]:
     p_first = (first - total).exp()
     p_target = (softcap((h * w[target].to(dtype)).sum(-1), cap) - total).exp()
     return ids, p_first, (second - total).exp(), torch.where(ids == target, p_first, p_target)
+
+
+def settling_depth(predicted: Int[Tensor, "L tokens"]) -> Int[Tensor, " tokens"]:
+    """The first layer from which on all layers predict what the last one does."""
+    return len(predicted) - (predicted == predicted[-1]).flip(0).long().cumprod(0).sum(0)

@@ -24,7 +24,7 @@ from streamscope.instruments.table import Table, counts, described, key, note, n
 from streamscope.models.hooks import Captures, Query, run
 from streamscope.models.layers.head import unembed
 from streamscope.models.mixing import connections
-from streamscope.models.readout import IGNORE, chunk_rows
+from streamscope.models.readout import IGNORE, chunk_rows, settling_depth
 from streamscope.probes.coherence.measure import AFTER, WORDS, aligned_control
 from streamscope.probes.coherence.measure import rows as coherence_rows
 from streamscope.probes.coreference import Coreference
@@ -252,17 +252,11 @@ def losses_and_depths(model: Any, every: int = 1) -> Callable[[torch.Tensor, tor
             losses = model.losses_from(state, targets).double().sum(1)
         layers = torch.zeros(model.config.n_layers, len(targets), dtype=torch.int64, device=targets.device)
         if every:
-            depth, row = settling(torch.stack(predicted)), sample_mask.nonzero()[:, 0]
+            depth, row = settling_depth(torch.stack(predicted)), sample_mask.nonzero()[:, 0]
             layers.index_put_((depth, row), torch.ones_like(row), accumulate=True)
         return {"losses": losses, "layers": layers}
 
     return of
-
-
-def settling(predicted: torch.Tensor) -> torch.Tensor:
-    """The first layer from which on all layers predict what the last one does, from `predicted` [layers, tokens]."""
-    agreed = (predicted == predicted[-1]).flip(0).long().cumprod(0).sum(0)
-    return predicted.shape[0] - agreed
 
 
 Look = tuple[Observations, str] | str

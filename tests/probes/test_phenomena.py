@@ -69,12 +69,8 @@ def test_verdicts_by_hand() -> None:
     ]  # fmt: skip
     assert [gate.verdict(v, nan, nan, 0.0) for v in (0.1, 0.0, nan)] == ["present", "absent", ""]
     assert [gate.verdict(v, nan, nan, 0.0, one_case=True) for v in (0.1, 0.0, nan)] == ["undecided", "undecided", ""]
-    assert gate.settling(torch.tensor([[5, 1, 7, 9], [5, 2, 7, 9], [5, 3, 8, 9], [5, 3, 7, 4]])).tolist() == [
-        0,
-        2,
-        3,
-        3,
-    ]
+    tops = torch.tensor([[5, 1, 7, 9], [5, 2, 7, 9], [5, 3, 8, 9], [5, 3, 7, 4]])
+    assert gate.settling_depth(tops).tolist() == [0, 2, 3, 3]
 
 
 def test_one_document_decides_nothing(one: object) -> None:
@@ -236,7 +232,7 @@ def test_depth_of_a_large_model_is_read_at_few_tokens(one: object, monkeypatch: 
     batches = [*open_data(documents, one).batches()]
     tops = torch.cat([one.layer_logits(tokens).argmax(-1)[targets != -100] for _, tokens, targets in batches]).T
     assert len(batches) == 3 and tops.shape[0] == one.config.n_layers
-    kept = gate.settling(tops[:, ::7])
+    kept = gate.settling_depth(tops[:, ::7])
     logits = one.config.n_layers * one.config.d_vocab
     monkeypatch.setattr(gate, "DEPTH_LOGITS", logits * (-(-tops.shape[1] // 7)))
     found = Phenomena(only=("loss", "depth")).measure(one, documents).table().frame
